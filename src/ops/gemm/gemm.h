@@ -8,8 +8,9 @@
 // fp32); the bias is added in fp32; the only rounding to the output type is the last one, to nearest even.
 // K = 0 gives y = round(bias); M = 0 or N = 0 does nothing.
 //
-// Order of the sum. `cpu` fixes the order in which k is summed per (x, w) type pair and instruction set, whatever M,
-// N and the number of threads: row r of a batch equals the same row computed alone, bit for bit. See README.md.
+// Order of the sum. `cpu` and `cpu_bf16` each fix the order in which k is summed (given the instruction set), whatever
+// M, N, strides and the number of threads: row r of a batch equals the same row computed alone, bit for bit, and so
+// does a column of a fused weight. `onednn` promises no such thing. See README.md.
 #pragma once
 
 #include <cstdint>
@@ -73,7 +74,8 @@ Status Validate(const Problem& problem);
 /// That `args` fit `problem`: shapes, dtypes, strides, pointers.
 Status Validate(const Problem& problem, const Args& args);
 
-/// The visible ordered list, reference last: cpu, onednn, reference.
+/// The visible ordered list, reference last: cpu_bf16 (native bf16 dot products of AVX512-BF16; bf16 x bf16 only;
+/// subnormal inputs and sums count as zero), cpu (fp32 FMA on any instruction set), onednn, reference.
 std::span<const GemmBackend> Backends();
 
 /// Validate + Select over Backends().
