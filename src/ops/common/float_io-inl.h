@@ -20,8 +20,10 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Highway 1.0's emulated targets truncate fp16 and mishandle its infinities: those go through base/float16.h.
-inline constexpr bool kEmulatedF16 = HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR;
+// Highway 1.0 truncates fp16 and mishandles its infinities where the instruction set has no conversion (x86 before
+// F16C, which is part of its AVX2 target): those go through base/float16.h.
+inline constexpr bool kEmulatedF16 =
+    HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR || (HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2);
 
 template <class D>
 HWY_INLINE hn::Vec<D> LoadF([[maybe_unused]] D d, const float* p) {
