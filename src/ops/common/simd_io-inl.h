@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads and stores of fp32 / bf16 / fp16 arrays as vectors of fp32, for every Highway target. The conversions give the same
-// bits as base/float16.h (round to nearest even; NaN stays NaN), tested over all patterns in simd_io_test.cc; Highway's own
-// conversions are not used because their rounding differs between targets and releases.
+// Loads and stores of fp32 / bf16 / fp16 arrays as vectors of fp32, for every Highway target. The conversions give the
+// same bits as base/float16.h (round to nearest even; NaN stays NaN), tested over all patterns in simd_io_test.cc;
+// Highway's own conversions are not used because their rounding differs between targets and releases.
 //
 // Include after hwy/highway.h inside a foreach_target file; everything lives in hwy's per-target namespace.
 #if defined(FLUVIAL_OPS_COMMON_SIMD_IO_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -61,19 +61,24 @@ HWY_INLINE void StoreF32(VF<D> v, D d, float* p) {
   hn::StoreU(v, d, p);
 }
 
+/// fp32 bits rounded to bf16 in the upper half; the lower half is not cleared.
 template <class D>
-HWY_INLINE void StoreF32(VF<D> v, D, BFloat16* p) {
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> BF16InUpperHalf(D, VF<D> v) {
   const hn::RebindToUnsigned<D> du;
-  const hn::Rebind<uint16_t, D> du16;
+  const hn::RebindToSigned<D> di;  // integer compare: Ne(v, v) is false for NaN on AVX in Highway 1.0
   const auto u = hn::BitCast(du, v);
   const auto odd = hn::And(hn::ShiftRight<16>(u), hn::Set(du, 1u));
   const auto rounded = hn::Add(u, hn::Add(odd, hn::Set(du, 0x7fffu)));
   const auto quiet = hn::Or(u, hn::Set(du, 0x400000u));
-  const hn::RebindToSigned<D> di;  // integer compare: Ne(v, v) is false for NaN on AVX in Highway 1.0
   const auto magnitude = hn::BitCast(di, hn::And(u, hn::Set(du, 0x7fffffffu)));
   const auto nan = hn::RebindMask(du, hn::Gt(magnitude, hn::Set(di, 0x7f800000)));
-  const auto bits = hn::ShiftRight<16>(hn::IfThenElse(nan, quiet, rounded));
-  hn::StoreU(hn::TruncateTo(du16, bits), du16, reinterpret_cast<uint16_t*>(p));
+  return hn::IfThenElse(nan, quiet, rounded);
+}
+
+template <class D>
+HWY_INLINE void StoreF32(VF<D> v, D d, BFloat16* p) {
+  const hn::Rebind<uint16_t, D> du16;
+  hn::StoreU(hn::TruncateTo(du16, hn::ShiftRight<16>(BF16InUpperHalf(d, v))), du16, reinterpret_cast<uint16_t*>(p));
 }
 
 template <class D>
@@ -114,16 +119,21 @@ HWY_INLINE void StoreF32Tail(VF<D> v, D d, T* p, size_t n) {
   std::memcpy(p, buffer, n * sizeof(T));
 }
 
-/// v rounded to T and back: what a store followed by a load gives.
-template <class T, class D>
-HWY_INLINE VF<D> RoundTo(D d, VF<D> v) {
-  HWY_ALIGN T buffer[hn::MaxLanes(d)];
+/// v rounded to the type of the (unused) pointer and back: what a store followed by a load gives.
+template <class D>
+HWY_INLINE VF<D> RoundTo(D, VF<D> v, const float*) {
+  return v;
+}
+template <class D>
+HWY_INLINE VF<D> RoundTo(D d, VF<D> v, const BFloat16*) {
+  const hn::RebindToUnsigned<D> du;
+  return hn::BitCast(d, hn::And(BF16InUpperHalf(d, v), hn::Set(du, 0xffff0000u)));
+}
+template <class D>
+HWY_INLINE VF<D> RoundTo(D d, VF<D> v, const Float16*) {
+  HWY_ALIGN Float16 buffer[hn::MaxLanes(d)];
   StoreF32(v, d, buffer);
   return LoadF32(d, buffer);
-}
-template <>
-HWY_INLINE VF<hn::ScalableTag<float>> RoundTo<float>(hn::ScalableTag<float>, VF<hn::ScalableTag<float>> v) {
-  return v;
 }
 
 }  // namespace HWY_NAMESPACE

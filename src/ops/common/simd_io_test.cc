@@ -37,6 +37,15 @@ void LoadBF16(const BFloat16* from, float* to, size_t n) { LoadLoop(from, to, n)
 void LoadF16(const Float16* from, float* to, size_t n) { LoadLoop(from, to, n); }
 void StoreBF16(const float* from, BFloat16* to, size_t n) { StoreLoop(from, to, n); }
 void StoreF16(const float* from, Float16* to, size_t n) { StoreLoop(from, to, n); }
+/// n is a multiple of 16, which every vector length divides.
+void RoundBoth(const float* from, float* bf16, float* fp16, size_t n) {
+  const hn::ScalableTag<float> d;
+  for (size_t i = 0; i < n; i += hn::Lanes(d)) {
+    const auto v = hn::LoadU(d, from + i);
+    hn::StoreU(RoundTo(d, v, static_cast<const BFloat16*>(nullptr)), d, bf16 + i);
+    hn::StoreU(RoundTo(d, v, static_cast<const Float16*>(nullptr)), d, fp16 + i);
+  }
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace fluvial::ops::simd
@@ -50,6 +59,7 @@ HWY_EXPORT(LoadBF16);
 HWY_EXPORT(LoadF16);
 HWY_EXPORT(StoreBF16);
 HWY_EXPORT(StoreF16);
+HWY_EXPORT(RoundBoth);
 
 class SimdIo : public ::testing::TestWithParam<int64_t> {
  protected:
@@ -98,6 +108,13 @@ TEST_P(SimdIo, StoresRoundToNearestEven) {
   for (size_t i = 0; i < in.size(); ++i) {
     ASSERT_EQ(b[i].bits, ToBFloat16(in[i]).bits) << in[i];
     ASSERT_EQ(h[i].bits, ToFloat16(in[i]).bits) << in[i];
+  }
+  const size_t whole = in.size() / 16 * 16;
+  std::vector<float> rb(whole), rh(whole);
+  HWY_DYNAMIC_DISPATCH(RoundBoth)(in.data(), rb.data(), rh.data(), whole);
+  for (size_t i = 0; i < whole; ++i) {
+    ExpectSame(rb[i], ToFloat(b[i]), static_cast<uint32_t>(i));
+    ExpectSame(rh[i], ToFloat(h[i]), static_cast<uint32_t>(i));
   }
 }
 
