@@ -10,6 +10,9 @@
 namespace fluvial::ops::delta_rule {
 namespace {
 
+// Shorter sequences are faster token by token: a chunk costs as much as its padded length.
+constexpr int64_t kMinChunkTokens = 8;
+
 Check CheckCpu(const Problem&, const DeviceInfo& device) {
   if (device.kind == DeviceKind::kCpu) return Check::Accept();
   return Check::Refuse("it runs on the CPU, and the device is " + device.Arch());
@@ -48,7 +51,11 @@ Status Run(Stream& stream, const Problem& p, const Args& a, Workspace workspace)
     for (int32_t m = 0; m < call.sequence && p.checkpoint_every > 0; ++m) {
       call.checkpoint_row += (plan.offsets()[m + 1] - plan.offsets()[m]) / p.checkpoint_every;
     }
-    RunTokens(call);
+    const int64_t length = plan.offsets()[call.sequence + 1] - plan.offsets()[call.sequence];
+    if (p.prefill() && length >= kMinChunkTokens)
+      RunChunks(call);
+    else
+      RunTokens(call);
   });
   return Status::Ok();
 }
@@ -56,8 +63,7 @@ Status Run(Stream& stream, const Problem& p, const Args& a, Workspace workspace)
 }  // namespace
 
 size_t ScratchFloats(const Problem& p) {
-  const size_t kp = PadTo(p.k, kLanePad), vp = PadTo(p.v, kPanel);
-  return 5 * kp + 2 * vp + static_cast<size_t>(p.v) * p.k + 64;
+  return p.prefill() ? std::max(TokenScratchFloats(p), ChunkScratchFloats(p)) : TokenScratchFloats(p);
 }
 
 const DeltaBackend kCpu = {

@@ -33,6 +33,8 @@ inline constexpr int64_t kKdaChunk = 16;
 inline int64_t PadTo(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 size_t ScratchFloats(const Problem& problem);
+size_t TokenScratchFloats(const Problem& problem);
+size_t ChunkScratchFloats(const Problem& problem);
 
 /// Token by token, S in rows [V, K]: decode, and sequences too short for chunks.
 void RunTokens(const HeadCall& call);

@@ -168,6 +168,11 @@ namespace fluvial::ops::delta_rule {
 HWY_EXPORT(RunTokensImpl);
 HWY_EXPORT(TargetNameImpl);
 
+size_t TokenScratchFloats(const Problem& p) {
+  const size_t kp = PadTo(p.k, kLanePad), vp = PadTo(p.v, kPanel);
+  return 5 * kp + 2 * vp + static_cast<size_t>(p.v) * p.k;
+}
+
 void RunTokens(const HeadCall& call) { HWY_DYNAMIC_DISPATCH(RunTokensImpl)(call); }
 const char* CpuTargetName() { return HWY_DYNAMIC_DISPATCH(TargetNameImpl)(); }
 
