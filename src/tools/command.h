@@ -38,6 +38,7 @@ struct Command {
 };
 
 Command AddBackends(CLI::App& root);
+Command AddInspect(CLI::App& root);
 
 /// "--max-tokens" -> "FLUVIAL_MAX_TOKENS".
 std::string EnvironmentName(const std::string& option);

@@ -66,6 +66,7 @@ good_include src/ops/norm/a.cu ops/norm/norm.h
 good_include src/models/a.cc weights/safetensors.h
 good_include src/tools/a.cc server/server.h
 good_include src/base/a.cc fluvial/status.h
+good_include src/ops/norm/a.cc hwy/highway.h
 good_include include/fluvial/a.h fluvial/status.h
 reset
 mkdir -p "$root/src/extra"
