@@ -1,0 +1,498 @@
+// SPDX-License-Identifier: Apache-2.0
+// KDA prefill on sm_90a, chunk 16, bounded gate: one CTA per (sequence, value head).
+//
+// Two math warpgroups each hold 64 rows of S^T (V x K) as fp32 wgmma accumulators for the whole sequence; two
+// factor warpgroups (four teams of two warps) turn q, k, gate and beta of the next chunks into the operands of
+// the chain. With G the cumulative log decay inside the chunk (inclusive), kd = k e^G, qd = scale q e^G,
+// kn = k e^-G, A = strict_lower(beta_i <kd_i, kn_j>), P = lower(<qd_i, kn_j>), T = (I + A)^-1 (operators:
+// Yang et al., arXiv 2412.06464, section 3; Kimi Linear, arXiv 2510.26692), the chain per chunk is
+//     X = S kd^T,  R = v - X,  S <- S diag(e^G_end) + R W,  o = S_old qd^T + R P'^T,
+//     W = diag(beta) T^T kn diag(e^G_end),   P' = P T diag(beta).
+// The inverse and W are off the serial chain, which is two dependent groups of wgmma.
+//
+// Why 16: the bounded gate gives |G| <= 80 nats = 115.4 bits in a chunk, so kn stays below 2^116 and fits bf16.
+// Rounding points (mirrored by the test reference): kd, qd, kn, W, P', T diag(beta), R and the copy of S that
+// feeds X and o are bf16; everything else is fp32.
+#pragma once
+
+#include "ops/delta_rule/sm90_delta_params.h"
+#include "ops/delta_rule/sm90_ptx.cuh"
+
+namespace fluvial::sm90 {
+
+namespace kda16 {
+
+constexpr int kChunk = 16;
+constexpr int kDim = 128;  // K = V
+constexpr int kTeams = 4;  // factor teams = pipeline stages; team t makes chunks t, t+4, ...
+constexpr int kTeamThreads = 64;
+constexpr int kMathThreads = 256;
+constexpr int kThreads = kMathThreads + kTeams * kTeamThreads;
+constexpr int kTile = kChunk * kDim * 2;  // bytes of one bf16 chunk tile
+
+/// One pipeline stage, written by its team, read by both math warpgroups. Tiles hold [channel half][row][64
+/// channels] with the 128-byte swizzle (16-byte unit u of row r sits at u ^ (r & 7)).
+struct alignas(1024) Stage {
+  uint8_t kd_qd[2 * kTile];  // rows 0..15 kd, 16..31 qd: [half][32][128 B]
+  uint8_t w[kTile];          // [half][16][128 B], columns contiguous (MN-major B operand)
+  uint8_t v[2][kTile];       // two buffers: the next chunk's v arrives while this one is read
+  uint8_t p[512];            // P' as [i/8][j/8][i%8][j%8], no swizzle
+  float decay[kDim];         // e^G_end
+};
+
+/// A team's private memory.
+struct alignas(1024) Scratch {
+  uint8_t q[kTile], k[kTile], x[kTile];  // raw inputs of the next chunk
+  uint8_t kn[kTile];
+  float a_columns[kChunk][20];           // A transposed: [j][i]; 20 keeps rows 16-byte aligned
+  uint8_t y[kChunk * 32];                // (T diag(beta))^T as [j][i] bf16
+  float k_norm[kChunk], q_norm[kChunk];  // row factors, 0 beyond the end of the sequence
+};
+
+struct Smem {
+  Stage stage[kTeams];
+  Scratch scratch[kTeams];
+  uint8_t out[8][512];  // per math warp: [16 tokens][16 values] bf16 on its way out
+  uint64_t full[kTeams];
+  uint64_t empty[kTeams];
+};
+
+/// Byte offset of (row, 16-byte unit 0..15) in a tile of `rows` rows.
+template <int kRows>
+__device__ __forceinline__ uint32_t TileOffset(int row, int unit) {
+  return (unit >> 3) * (kRows * 128) + row * 128 + (((unit ^ row) & 7) << 4);
+}
+
+// ---- math warpgroups ------------------------------------------------------------------------------------------
+template <class StateT>
+__device__ __forceinline__ void LoadState(float (&s)[64], const DeltaParams& p, int slot, int head, int row, int col) {
+  if (slot < 0) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) s[i] = 0.f;
+    return;
+  }
+  const StateT* base = static_cast<const StateT*>(p.state) + slot * p.slot_pitch + head * (kDim * kDim);
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const StateT* at = base + (row + 8 * r) * kDim + 8 * j + col;
+      if constexpr (sizeof(StateT) == 4) {
+        const float2 x = *reinterpret_cast<const float2*>(at);
+        s[4 * j + 2 * r] = x.x;
+        s[4 * j + 2 * r + 1] = x.y;
+      } else {
+        const uint32_t x = *reinterpret_cast<const uint32_t*>(at);
+        s[4 * j + 2 * r] = Bf16Lo(x);
+        s[4 * j + 2 * r + 1] = Bf16Hi(x);
+      }
+    }
+  }
+}
+
+template <class StateT>
+__device__ __forceinline__ void StoreState(const float (&s)[64], const DeltaParams& p, int slot, int head, int row,
+                                           int col) {
+  if (slot < 0) return;
+  StateT* base = static_cast<StateT*>(p.state) + slot * p.slot_pitch + head * (kDim * kDim);
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      StateT* at = base + (row + 8 * r) * kDim + 8 * j + col;
+      if constexpr (sizeof(StateT) == 4) {
+        *reinterpret_cast<float2*>(at) = make_float2(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]);
+      } else {
+        *reinterpret_cast<uint32_t*>(at) = PackBf16(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]);
+      }
+    }
+  }
+}
+
+/// Fragments of S as the A operand: the accumulator layout of columns 16s..16s+15 is the A layout of step s.
+__device__ __forceinline__ void StateToOperand(uint32_t (&a)[32], const float (&s)[64]) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) a[i] = PackBf16(s[2 * i], s[2 * i + 1]);
+}
+
+/// Writes one chunk's output of this warp: o is [16 values][16 tokens] as accumulators.
+__device__ __forceinline__ void StoreOut(const uint32_t (&o)[4], uint8_t* tile, __nv_bfloat16* out, int64_t row_pitch,
+                                         int valid, int lane) {
+  // Transposed through shared memory; units are swizzled by token/4 to spread the banks.
+  const int token = (lane & 7) + ((lane >> 4) << 3), unit = (lane >> 3) & 1;
+  const uint32_t smem = SmemAddr(tile);
+  StoreMatrix4Transposed(smem + token * 32 + ((unit ^ ((token >> 2) & 1)) << 4), o[0], o[1], o[2], o[3]);
+  __syncwarp();
+  const int t = lane >> 1, u = lane & 1;
+  const uint4 x = *reinterpret_cast<const uint4*>(tile + t * 32 + ((u ^ ((t >> 2) & 1)) << 4));
+  if (t < valid) *reinterpret_cast<uint4*>(out + t * row_pitch + u * 8) = x;
+  __syncwarp();  // before the next chunk overwrites the tile
+}
+
+template <class StateT>
+__device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, int seq, int head, int64_t begin, int64_t length) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;  // warps 0..7
+  const int wg = warp >> 2;
+  const int row = wg * 64 + (warp & 3) * 16 + (lane >> 2), col = 2 * (lane & 3);
+  const int chunks = static_cast<int>((length + kChunk - 1) / kChunk);
+
+  float s[64];
+  LoadState<StateT>(s, p, p.read_slots[seq], head, row, col);
+  Pin(s);
+  uint32_t a[32];
+  StateToOperand(a, s);
+
+  __nv_bfloat16* out = static_cast<__nv_bfloat16*>(p.out) + begin * p.out_row + static_cast<int64_t>(head) * kDim + wg * 64 +
+                       (warp & 3) * 16;
+  // ldmatrix lane address inside a v tile: token rows, this warp's 16 values.
+  const int v_token = (lane & 7) + ((lane >> 4) << 3);
+  const int v_unit = wg * 8 + (warp & 3) * 2 + ((lane >> 3) & 1);
+  const uint32_t v_offset = TileOffset<kChunk>(v_token, v_unit);
+
+  float xo[16];
+  uint32_t packed[4];  // the previous chunk's output, out of the accumulators before the next wgmma starts
+#pragma unroll 1
+  for (int c = 0; c < chunks; ++c) {
+    Stage& st = sm.stage[c & (kTeams - 1)];
+    BarrierWait(&sm.full[c & (kTeams - 1)], (c / kTeams) & 1);
+
+    const uint64_t b = MatrixDescriptor(SmemAddr(st.kd_qd), 16, 1024, 1);
+    WgmmaFence();
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      // A step of 16 channels is 32 bytes inside the 128-byte swizzle atom; the upper 64 channels are 4096 bytes on.
+      WgmmaM64N32K16(xo, &a[4 * k], b + (k >> 2) * 256 + (k & 3) * 2, k != 0);
+    }
+    WgmmaCommit();
+
+    // While X and S qd run: the previous chunk's output, the decay of S, and v.
+    if (c > 0) StoreOut(packed, sm.out[warp], out + (c - 1) * (kChunk * p.out_row), p.out_row, kChunk, lane);
+    Pin(s);
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+      const float2 d = *reinterpret_cast<const float2*>(&st.decay[8 * j + col]);
+      s[4 * j] *= d.x;
+      s[4 * j + 1] *= d.y;
+      s[4 * j + 2] *= d.x;
+      s[4 * j + 3] *= d.y;
+    }
+    uint32_t v[4];
+    LoadMatrix4Transposed(v, SmemAddr(st.v[(c / kTeams) & 1]) + v_offset);
+    // The transposed load gives (values, tokens): matrices in the order a0 a1 a2 a3 of the A operand.
+    WgmmaWait<0>();
+    Pin(xo);
+    uint32_t r[4];
+    r[0] = PackBf16(Bf16Lo(v[0]) - xo[0], Bf16Hi(v[0]) - xo[1]);
+    r[1] = PackBf16(Bf16Lo(v[1]) - xo[2], Bf16Hi(v[1]) - xo[3]);
+    r[2] = PackBf16(Bf16Lo(v[2]) - xo[4], Bf16Hi(v[2]) - xo[5]);
+    r[3] = PackBf16(Bf16Lo(v[3]) - xo[6], Bf16Hi(v[3]) - xo[7]);
+
+    float o[8];
+    // o gets its own accumulators: two wgmmas whose accumulators overlap in part make ptxas serialise both.
+#pragma unroll
+    for (int i = 0; i < 8; ++i) o[i] = xo[8 + i];
+    WgmmaFence();
+    WgmmaM64N128K16Transposed(s, r, MatrixDescriptor(SmemAddr(st.w), kTile / 2, 1024, 1));
+    WgmmaM64N16K16(o, r, MatrixDescriptor(SmemAddr(st.p), 128, 256, 0));
+    WgmmaCommit();
+    WgmmaWait<0>();
+    Pin(s);
+    Pin(o);
+    __syncwarp();
+    if (lane == 0) BarrierArrive(&sm.empty[c & (kTeams - 1)]);
+    StateToOperand(a, s);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) packed[i] = PackBf16(o[2 * i], o[2 * i + 1]);
+    Pin(packed);
+    Pin(a);
+  }
+  if (chunks > 0) {
+    const int64_t done = static_cast<int64_t>(chunks - 1) * kChunk;
+    StoreOut(packed, sm.out[warp], out + done * p.out_row, p.out_row, static_cast<int>(length - done), lane);
+  }
+  StoreState<StateT>(s, p, p.write_slots[seq], head, row, col);
+}
+
+// ---- factor teams ---------------------------------------------------------------------------------------------
+__device__ __forceinline__ float LoadBeta(const DeltaParams& p, int64_t token, int head) {
+  const int64_t at = token * p.beta_row + head;
+  const float x = p.beta_fp32 ? static_cast<const float*>(p.beta)[at]
+                              : __bfloat162float(static_cast<const __nv_bfloat16*>(p.beta)[at]);
+  if (p.beta_form == 0) return x;
+  const float sigmoid = 1.f / (1.f + __expf(-x));
+  return p.beta_form == 1 ? sigmoid : 2.f * sigmoid;
+}
+
+__device__ __forceinline__ float NormFactor(const DeltaParams& p, float sum) {
+  if (p.norm_form == 0) return 1.f;
+  return rsqrtf(p.norm_form == 1 ? sum + p.norm_eps : fmaxf(sum, p.norm_eps));
+}
+
+/// diag(M M^T) of a [16 x 128] bf16 tile: lane 4*(i%8) + (i%8)/2 holds row i in the returned value (rows 0..7 first
+/// component, 8..15 second). Products are exact, sums fp32.
+__device__ __forceinline__ float2 RowSquares(uint32_t tile, uint32_t lane_offset_row, int lane) {
+  float d0[4] = {0, 0, 0, 0}, d1[4] = {0, 0, 0, 0};
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    uint32_t m[4];
+    LoadMatrix4(m, tile + TileOffset<kChunk>(lane_offset_row, 2 * k + (lane >> 4)));
+    Mma16816(d0, m, m[0], m[2]);
+    Mma16816(d1, m, m[1], m[3]);
+  }
+  const bool odd = (lane >> 2) & 1;
+  return make_float2(odd ? d0[1] : d0[0], odd ? d1[3] : d1[2]);
+}
+
+struct Sources {
+  const char *q, *k, *x, *v;  // this thread's first 16 bytes of the team's next chunk
+  int64_t q_step, k_step, x_step, v_step;  // bytes from one group of 4 rows to the next
+};
+
+__device__ __forceinline__ void Prefetch(const Sources& src, Scratch& sc, uint8_t* v_tile, int thread, int valid) {
+  const int row0 = thread >> 4, unit = thread & 15;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = row0 + 4 * i;
+    const bool ok = row < valid;
+    const uint32_t at = TileOffset<kChunk>(row, unit);
+    // A row past the end keeps the base address: cp.async with zero bytes reads nothing, but stays in bounds anyway.
+    const int64_t step = ok ? i : 0;
+    CopyAsync16(SmemAddr(sc.k) + at, src.k + step * src.k_step, ok);
+    CopyAsync16(SmemAddr(sc.q) + at, src.q + step * src.q_step, ok);
+    CopyAsync16(SmemAddr(sc.x) + at, src.x + step * src.x_step, ok);
+    CopyAsync16(SmemAddr(v_tile) + at, src.v + step * src.v_step, ok);
+  }
+  CopyAsyncCommit();
+}
+
+__device__ __forceinline__ void FactorLoop(Smem& sm, const DeltaParams& p, int head, int64_t begin, int64_t length) {
+  const int thread = (threadIdx.x - kMathThreads) & (kTeamThreads - 1);
+  const int team = (threadIdx.x - kMathThreads) / kTeamThreads;
+  const int lane = thread & 31, warp = thread >> 5;  // warp 0 or 1 of the team
+  const int bar = 1 + team;
+  const int chunks = static_cast<int>((length + kChunk - 1) / kChunk);
+  Scratch& sc = sm.scratch[team];
+  Stage& st = sm.stage[team];
+  const int key_head = head / p.group;
+
+  // This thread forms channels ch, ch+1.
+  const int ch = 2 * thread;
+  const float kLog2e = 1.4426950408889634f;
+  const float multiplier = p.a_log != nullptr ? __expf(p.a_log[head]) : 1.f;
+  const float slope = -multiplier * kLog2e;
+  float bias0 = 0, bias1 = 0;
+  if (p.dt_bias != nullptr) {
+    bias0 = p.dt_bias[head * kDim + ch] * slope;
+    bias1 = p.dt_bias[head * kDim + ch + 1] * slope;
+  }
+  const float bound = p.lower_bound * kLog2e;
+
+  Sources src;
+  {
+    const int64_t row = begin + team * kChunk + (thread >> 4);
+    const int unit = (thread & 15) * 8;
+    src.q = reinterpret_cast<const char*>(static_cast<const __nv_bfloat16*>(p.q) + row * p.q_row + key_head * kDim + unit);
+    src.k = reinterpret_cast<const char*>(static_cast<const __nv_bfloat16*>(p.k) + row * p.k_row + key_head * kDim + unit);
+    src.x = reinterpret_cast<const char*>(static_cast<const __nv_bfloat16*>(p.gate) + row * p.gate_row + head * kDim + unit);
+    src.v = reinterpret_cast<const char*>(static_cast<const __nv_bfloat16*>(p.v) + row * p.v_row + head * kDim + unit);
+    src.q_step = 4 * 2 * p.q_row;
+    src.k_step = 4 * 2 * p.k_row;
+    src.x_step = 4 * 2 * p.gate_row;
+    src.v_step = 4 * 2 * p.v_row;
+  }
+  auto advance = [&] {  // kTeams chunks = kTeams * 4 groups of 4 rows
+    src.q += kTeams * 4 * src.q_step;
+    src.k += kTeams * 4 * src.k_step;
+    src.x += kTeams * 4 * src.x_step;
+    src.v += kTeams * 4 * src.v_step;
+  };
+  auto rows_of = [&](int c) { return static_cast<int>(min(static_cast<int64_t>(kChunk), length - static_cast<int64_t>(c) * kChunk)); };
+
+  const int mrow = (lane & 7) + (((lane >> 3) & 1) << 3);  // ldmatrix row of this lane
+  float beta_next = 0;
+  if (team < chunks) {
+    const int valid = rows_of(team);
+    Prefetch(src, sc, st.v[0], thread, valid);
+    if (lane < valid && lane < kChunk) beta_next = LoadBeta(p, begin + team * kChunk + lane, head);
+  }
+
+#pragma unroll 1
+  for (int c = team, n = 0; c < chunks; c += kTeams, ++n) {
+    const int valid = rows_of(c);
+    const float beta = beta_next;
+    CopyAsyncWait<0>();
+    NamedBarrier(bar, kTeamThreads);
+
+    // 1. Row norms: warp 0 the keys, warp 1 the queries.
+    {
+      const float2 sq = RowSquares(SmemAddr(warp == 0 ? sc.k : sc.q), mrow, lane);
+      const int i = lane >> 2;
+      if ((lane & 3) == (i >> 1)) {
+        const float factor = warp == 0 ? 1.f : p.scale;
+        float* to = warp == 0 ? sc.k_norm : sc.q_norm;
+        to[i] = i < valid ? factor * NormFactor(p, sq.x) : 0.f;
+        to[i + 8] = i + 8 < valid ? factor * NormFactor(p, sq.y) : 0.f;
+      }
+    }
+    if (n > 0) BarrierWait(&sm.empty[team], (n - 1) & 1);  // the stage is free again
+    NamedBarrier(bar, kTeamThreads);
+
+    // 2. Decays and the decayed operands.
+    {
+      const uint32_t unit = thread >> 2, inner = (thread & 3) * 4;
+      float g0 = 0, g1 = 0;
+#pragma unroll
+      for (int r4 = 0; r4 < kChunk; r4 += 4) {
+        const float4 kn4 = *reinterpret_cast<const float4*>(&sc.k_norm[r4]);
+        const float4 qn4 = *reinterpret_cast<const float4*>(&sc.q_norm[r4]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int r = r4 + i;
+          const float kf = i == 0 ? kn4.x : i == 1 ? kn4.y : i == 2 ? kn4.z : kn4.w;
+          const float qf = i == 0 ? qn4.x : i == 1 ? qn4.y : i == 2 ? qn4.z : qn4.w;
+          const uint32_t at = TileOffset<kChunk>(r, unit) + inner;
+          const uint32_t x = *reinterpret_cast<const uint32_t*>(sc.x + at);
+          const uint32_t k = *reinterpret_cast<const uint32_t*>(sc.k + at);
+          const uint32_t q = *reinterpret_cast<const uint32_t*>(sc.q + at);
+          const float lb = r < valid ? bound : 0.f;
+          g0 = fmaf(lb, Reciprocal(1.f + Exp2(fmaf(Bf16Lo(x), slope, bias0))), g0);
+          g1 = fmaf(lb, Reciprocal(1.f + Exp2(fmaf(Bf16Hi(x), slope, bias1))), g1);
+          const float e0 = Exp2(g0), e1 = Exp2(g1), n0 = Exp2(-g0), n1 = Exp2(-g1);
+          const float k0 = Bf16Lo(k) * kf, k1 = Bf16Hi(k) * kf;
+          const uint32_t wide = TileOffset<2 * kChunk>(r, unit) + inner;
+          *reinterpret_cast<uint32_t*>(st.kd_qd + wide) = PackBf16(k0 * e0, k1 * e1);
+          *reinterpret_cast<uint32_t*>(st.kd_qd + wide + kChunk * 128) = PackBf16(Bf16Lo(q) * qf * e0, Bf16Hi(q) * qf * e1);
+          *reinterpret_cast<uint32_t*>(sc.kn + at) = PackBf16(k0 * n0, k1 * n1);
+        }
+      }
+      *reinterpret_cast<float2*>(&st.decay[ch]) = make_float2(Exp2(g0), Exp2(g1));
+    }
+    NamedBarrier(bar, kTeamThreads);
+
+    // 3. The raw tiles are read: fetch the team's next chunk into them. Its v goes to the other buffer, whose
+    //    reader (chunk c - 4) is done since `empty` said so.
+    if (c + kTeams < chunks) {
+      advance();
+      const int next = rows_of(c + kTeams);
+      Prefetch(src, sc, st.v[(n + 1) & 1], thread, next);
+      beta_next = lane < next && lane < kChunk ? LoadBeta(p, begin + static_cast<int64_t>(c + kTeams) * kChunk + lane, head) : 0.f;
+    }
+
+    // 4. A (warp 0) and P (warp 1).
+    float d0[4] = {0, 0, 0, 0}, d1[4] = {0, 0, 0, 0};
+    {
+      const uint32_t left = SmemAddr(st.kd_qd) + warp * (kChunk * 128), right = SmemAddr(sc.kn);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        uint32_t m[4], b[4];
+        LoadMatrix4(m, left + TileOffset<2 * kChunk>(mrow, 2 * k + (lane >> 4)));
+        LoadMatrix4(b, right + TileOffset<kChunk>(mrow, 2 * k + (lane >> 4)));
+        Mma16816(d0, m, b[0], b[2]);
+        Mma16816(d1, m, b[1], b[3]);
+      }
+    }
+    const int i0 = lane >> 2, i1 = i0 + 8, j0 = 2 * (lane & 3);
+    if (warp == 0) {
+      // A transposed and masked; the upper part may be infinite and is selected away.
+      const float b0 = __shfl_sync(~0u, beta, i0), b1 = __shfl_sync(~0u, beta, i1);
+      sc.a_columns[j0][i0] = j0 < i0 ? b0 * d0[0] : 0.f;
+      sc.a_columns[j0 + 1][i0] = j0 + 1 < i0 ? b0 * d0[1] : 0.f;
+      sc.a_columns[j0][i1] = b1 * d0[2];
+      sc.a_columns[j0 + 1][i1] = b1 * d0[3];
+      sc.a_columns[j0 + 8][i1] = j0 + 8 < i1 ? b1 * d1[2] : 0.f;
+      sc.a_columns[j0 + 9][i1] = j0 + 9 < i1 ? b1 * d1[3] : 0.f;
+      __syncwarp();
+      // Column `lane` of T = (I + A)^-1 by forward substitution (lanes 16..31 repeat 0..15).
+      const int column = lane & 15;
+      float t[16];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) t[i] = i == column ? 1.f : 0.f;
+#pragma unroll
+      for (int j = 0; j < 15; ++j) {
+#pragma unroll
+        for (int i4 = (j + 1) / 4 * 4; i4 < 16; i4 += 4) {
+          const float4 a = *reinterpret_cast<const float4*>(&sc.a_columns[j][i4]);
+          if (i4 + 0 > j) t[i4 + 0] = fmaf(-a.x, t[j], t[i4 + 0]);
+          if (i4 + 1 > j) t[i4 + 1] = fmaf(-a.y, t[j], t[i4 + 1]);
+          if (i4 + 2 > j) t[i4 + 2] = fmaf(-a.z, t[j], t[i4 + 2]);
+          if (i4 + 3 > j) t[i4 + 3] = fmaf(-a.w, t[j], t[i4 + 3]);
+        }
+      }
+      const float bj = __shfl_sync(~0u, beta, column);
+      if (lane < 16) {
+        uint32_t y[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) y[i] = PackBf16(t[2 * i] * bj, t[2 * i + 1] * bj);
+        *reinterpret_cast<uint4*>(sc.y + column * 32) = make_uint4(y[0], y[1], y[2], y[3]);
+        *reinterpret_cast<uint4*>(sc.y + column * 32 + 16) = make_uint4(y[4], y[5], y[6], y[7]);
+      }
+    }
+    NamedBarrier(bar, kTeamThreads);
+
+    // 5. W (half of the channels per warp) and P' (warp 1).
+    {
+      uint32_t y[4];
+      LoadMatrix4(y, SmemAddr(sc.y) + mrow * 32 + (lane >> 4) * 16);
+#pragma unroll
+      for (int u = 0; u < 8; u += 2) {
+        uint32_t b[4];
+        LoadMatrix4Transposed(b, SmemAddr(sc.kn) + TileOffset<kChunk>(mrow, warp * 8 + u + (lane >> 4)));
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          float w[4] = {0, 0, 0, 0};
+          Mma16816(w, y, b[2 * h], b[2 * h + 1]);
+          const int unit = warp * 8 + u + h;
+          const float2 e = *reinterpret_cast<const float2*>(&st.decay[unit * 8 + j0]);
+          *reinterpret_cast<uint32_t*>(st.w + TileOffset<kChunk>(i0, unit) + j0 * 2) = PackBf16(w[0] * e.x, w[1] * e.y);
+          *reinterpret_cast<uint32_t*>(st.w + TileOffset<kChunk>(i1, unit) + j0 * 2) = PackBf16(w[2] * e.x, w[3] * e.y);
+        }
+      }
+      if (warp == 1) {
+        uint32_t pf[4];
+        pf[0] = PackBf16(j0 <= i0 ? d0[0] : 0.f, j0 + 1 <= i0 ? d0[1] : 0.f);
+        pf[1] = PackBf16(d0[2], d0[3]);
+        pf[2] = 0;
+        pf[3] = PackBf16(j0 <= i0 ? d1[2] : 0.f, j0 + 1 <= i0 ? d1[3] : 0.f);
+        float p0[4] = {0, 0, 0, 0}, p1[4] = {0, 0, 0, 0};
+        Mma16816(p0, pf, y[0], y[2]);
+        Mma16816(p1, pf, y[1], y[3]);
+        uint8_t* to = st.p + i0 * 16 + j0 * 2;
+        *reinterpret_cast<uint32_t*>(to) = PackBf16(p0[0], p0[1]);
+        *reinterpret_cast<uint32_t*>(to + 128) = PackBf16(p1[0], p1[1]);
+        *reinterpret_cast<uint32_t*>(to + 256) = PackBf16(p0[2], p0[3]);
+        *reinterpret_cast<uint32_t*>(to + 384) = PackBf16(p1[2], p1[3]);
+      }
+    }
+    FenceProxyAsync();
+    BarrierArrive(&sm.full[team]);
+  }
+}
+
+template <class StateT>
+__global__ void __launch_bounds__(kThreads, 1) KdaPrefillKernel(const __grid_constant__ DeltaParams p) {
+  extern __shared__ __align__(1024) uint8_t raw[];
+  Smem& sm = *reinterpret_cast<Smem*>(raw);
+  const int task = blockIdx.x / p.hv, head = blockIdx.x % p.hv;
+  if (task >= p.header->sequences) return;
+  const int seq = p.order[task];
+  const int64_t begin = p.offsets[seq], length = p.offsets[seq + 1] - begin;
+
+  if (threadIdx.x == 0) {
+    for (int t = 0; t < kTeams; ++t) {
+      BarrierInit(&sm.full[t], kTeamThreads);
+      BarrierInit(&sm.empty[t], kMathThreads / 32);
+    }
+    BarrierInitFence();
+  }
+  __syncthreads();
+  if (threadIdx.x < kMathThreads) {
+    RegistersUp<160>();
+    MathLoop<StateT>(sm, p, seq, head, begin, length);
+  } else {
+    RegistersDown<96>();
+    FactorLoop(sm, p, head, begin, length);
+  }
+}
+
+}  // namespace kda16
+}  // namespace fluvial::sm90
