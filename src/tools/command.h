@@ -39,6 +39,7 @@ struct Command {
 
 Command AddBackends(CLI::App& root);
 Command AddInspect(CLI::App& root);
+Command AddTokenize(CLI::App& root);
 
 /// "--max-tokens" -> "FLUVIAL_MAX_TOKENS".
 std::string EnvironmentName(const std::string& option);

@@ -36,7 +36,7 @@ int Main(int argc, char** argv) {
   root.footer(kExamples);
   root.require_subcommand(0, 1);
 
-  const std::vector<Command> commands = {AddInspect(root), AddBackends(root)};
+  const std::vector<Command> commands = {AddInspect(root), AddTokenize(root), AddBackends(root)};
   for (const Command& c : commands) {
     // Only for the help text: ExpandConfig takes --config out before parsing.
     c.app->add_option("--config", "File with options of this command, one `key = value` a line")->type_name("FILE");
@@ -44,6 +44,15 @@ int Main(int argc, char** argv) {
   }
 
   const std::vector<std::string> given(argv + 1, argv + argc);
+  std::string names;
+  bool known = given.empty() || given.front().rfind('-', 0) == 0;
+  for (const Command& c : commands) {
+    names += (names.empty() ? "" : ", ") + c.app->get_name();
+    known = known || c.app->get_name() == given.front();
+  }
+  if (!known) {
+    return Fail(Status::InvalidArgument("there is no command '" + given.front() + "'; commands: " + names));
+  }
   Result<std::vector<std::string>> arguments = ExpandConfig(given, commands);
   if (!arguments.ok()) return Fail(arguments.status());
   try {

@@ -29,7 +29,7 @@ TEST_F(CliTest, WithoutACommandTheHelpGoesToStderr) {
 }
 
 TEST_F(CliTest, UsageErrors) {
-  ExpectError("frobnicate", 2, "frobnicate");
+  ExpectError("frobnicate x", 2, "there is no command 'frobnicate'; commands: ");
   ExpectError("backends --nonsense", 2, "--nonsense");
   ExpectError("backends --op", 2, "--op");
   ExpectError("backends extra", 2, "extra");

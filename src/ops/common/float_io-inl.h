@@ -12,7 +12,7 @@
 
 #include <type_traits>
 
-#include "base/float16.h"
+#include "base/dtype.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fluvial::ops {
@@ -20,8 +20,10 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Highway 1.0's emulated targets truncate fp16 and mishandle its infinities: those go through base/float16.h.
-inline constexpr bool kEmulatedF16 = HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR;
+// Highway 1.0 truncates fp16 and mishandles its infinities where the instruction set has no conversion (x86 before
+// F16C, which is part of its AVX2 target): those go through base/float16.h.
+inline constexpr bool kEmulatedF16 =
+    HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR || (HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2);
 
 template <class D>
 HWY_INLINE hn::Vec<D> LoadF([[maybe_unused]] D d, const float* p) {
@@ -97,6 +99,50 @@ HWY_INLINE hn::Vec<D> RoundTo([[maybe_unused]] D d, hn::Vec<D> v) {
     StoreF(v, d, lanes);
     return LoadF(d, lanes);
   }
+}
+
+// Calls fn with a typed null pointer of the C++ type behind `dtype`: fp32, bf16 or fp16, nothing else.
+template <class Fn>
+HWY_INLINE void WithFloatType(DType dtype, Fn&& fn) {
+  switch (dtype) {
+    case DType::kBF16:
+      return fn(static_cast<BFloat16*>(nullptr));
+    case DType::kF16:
+      return fn(static_cast<Float16*>(nullptr));
+    default:
+      return fn(static_cast<float*>(nullptr));
+  }
+}
+
+// out[0..n) = in[0..n) as fp32.
+template <class T>
+HWY_INLINE void LoadRow(const T* in, int64_t n, float* out) {
+  const hn::ScalableTag<float> d;
+  const hn::CappedTag<float, 1> d1;
+  const int64_t L = int64_t(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + L <= n; i += L) hn::StoreU(LoadF(d, in + i), d, out + i);
+  for (; i < n; ++i) hn::StoreU(LoadF(d1, in + i), d1, out + i);
+}
+
+// out[0..n) = in[0..n) rounded to nearest even.
+template <class T>
+HWY_INLINE void StoreRow(const float* in, int64_t n, T* out) {
+  const hn::ScalableTag<float> d;
+  const hn::CappedTag<float, 1> d1;
+  const int64_t L = int64_t(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + L <= n; i += L) StoreF(hn::LoadU(d, in + i), d, out + i);
+  for (; i < n; ++i) StoreF(hn::LoadU(d1, in + i), d1, out + i);
+}
+
+inline void LoadRow(const void* in, DType dtype, int64_t n, float* out) {
+  WithFloatType(dtype,
+                [&](auto* type) HWY_ATTR { LoadRow(static_cast<decltype(type)>(const_cast<void*>(in)), n, out); });
+}
+
+inline void StoreRow(const float* in, int64_t n, void* out, DType dtype) {
+  WithFloatType(dtype, [&](auto* type) HWY_ATTR { StoreRow(in, n, static_cast<decltype(type)>(out)); });
 }
 
 }  // namespace HWY_NAMESPACE
