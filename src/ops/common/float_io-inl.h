@@ -63,7 +63,7 @@ HWY_INLINE void StoreF(hn::Vec<D> v, [[maybe_unused]] D d, BFloat16* p) {
   const auto odd = hn::And(hn::ShiftRight<16>(u), hn::Set(d32, 1u));
   const auto rounded = hn::ShiftRight<16>(hn::Add(u, hn::Add(odd, hn::Set(d32, 0x7fffu))));
   const auto quiet = hn::Or(hn::ShiftRight<16>(u), hn::Set(d32, 0x40u));
-  const auto nan = hn::RebindMask(d32, hn::Ne(v, v));
+  const auto nan = hn::RebindMask(d32, hn::IsNaN(v));
   // At most 0xffff and not negative as int32, so the saturating conversion is exact.
   const auto bits = hn::DemoteTo(d16, hn::BitCast(di32, hn::IfThenElse(nan, quiet, rounded)));
   hn::StoreU(bits, d16, reinterpret_cast<uint16_t*>(p));
@@ -92,7 +92,7 @@ HWY_INLINE hn::Vec<D> RoundTo([[maybe_unused]] D d, hn::Vec<D> v) {
     const auto odd = hn::And(hn::ShiftRight<16>(u), hn::Set(d32, 1u));
     const auto rounded = hn::Add(u, hn::Add(odd, hn::Set(d32, 0x7fffu)));
     const auto quiet = hn::Or(u, hn::Set(d32, 0x400000u));
-    const auto nan = hn::RebindMask(d32, hn::Ne(v, v));
+    const auto nan = hn::RebindMask(d32, hn::IsNaN(v));
     return hn::BitCast(d, hn::And(hn::IfThenElse(nan, quiet, rounded), hn::Set(d32, 0xffff0000u)));
   } else {
     HWY_ALIGN T lanes[hn::MaxLanes(d)];

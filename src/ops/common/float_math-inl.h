@@ -28,7 +28,7 @@ HWY_INLINE hn::Vec<D> ExpNegative(D d, hn::Vec<D> x) {
 template <class D>
 HWY_INLINE hn::Vec<D> Sigmoid(D d, hn::Vec<D> x) {
   const auto one = hn::Set(d, 1.0f);
-  return hn::IfThenElse(hn::Ne(x, x), x, hn::Div(one, hn::Add(one, ExpNegative(d, x))));
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Div(one, hn::Add(one, ExpNegative(d, x))));
 }
 
 // x / (1 + exp(-x)).
@@ -66,7 +66,7 @@ HWY_INLINE hn::Vec<D> Erf(D d, hn::Vec<D> x) {
   const auto t = hn::Div(one, hn::MulAdd(a, hn::Set(d, 0.5f), one));
   const auto large = hn::NegMulAdd(hn::Exp(d, hn::Neg(a2)), horner(t, kQ), one);
   const auto magnitude = hn::IfThenElse(hn::Lt(a, one), small, large);
-  return hn::IfThenElse(hn::Ne(x, x), x, hn::CopySign(magnitude, x));
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::CopySign(magnitude, x));
 }
 
 // 0.5 x (1 + erf(x / sqrt 2)).
@@ -79,7 +79,7 @@ HWY_INLINE hn::Vec<D> Gelu(D d, hn::Vec<D> x) {
 // tanh; NaN stays NaN.
 template <class D>
 HWY_INLINE hn::Vec<D> SafeTanh(D d, hn::Vec<D> x) {
-  return hn::IfThenElse(hn::Ne(x, x), x, hn::Tanh(d, x));
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Tanh(d, x));
 }
 
 // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
