@@ -56,12 +56,12 @@ Status ReferenceRun(Stream& stream, const Problem& p, const Args& a, Workspace) 
       for (double& x : s) sum += x = std::exp(x - largest);
       std::vector<double> o(static_cast<size_t>(p.d_v), 0.0);
       for (int64_t j = 0; j < keys; ++j) {
-        const double weight = eager ? RoundTo(p.io, s[j] / sum) : s[j] / sum;
+        const double weight = eager ? RoundTo(p.io, s[j] / sum) : s[j];
         const int64_t v = row(a.v_pages, j, kv_head);
         for (int64_t d = 0; d < p.d_v; ++d) o[d] += weight * LoadAsDouble(a.v_pages.data, p.kv, v + d);
       }
       const int64_t out = (first + i) * a.out.strides[0] + h * a.out.strides[1];
-      for (int64_t d = 0; d < p.d_v; ++d) StoreFromDouble(a.out.data, p.io, out + d, o[d]);
+      for (int64_t d = 0; d < p.d_v; ++d) StoreFromDouble(a.out.data, p.io, out + d, eager ? o[d] : o[d] / sum);
       if (p.lse) {
         StoreFromDouble(a.lse.data, DType::kF32, (first + i) * a.lse.strides[0] + h * a.lse.strides[1],
                         largest + std::log(sum));
