@@ -15,6 +15,8 @@
 // feeds X and o are bf16; everything else is fp32.
 #pragma once
 
+#include <cstddef>
+
 #include "ops/delta_rule/sm90_delta_params.h"
 #include "ops/delta_rule/sm90_ptx.cuh"
 
@@ -31,22 +33,23 @@ constexpr int kThreads = kMathThreads + kTeams * kTeamThreads;
 constexpr int kTile = kChunk * kDim * 2;  // bytes of one bf16 chunk tile
 
 /// One pipeline stage, written by its team, read by both math warpgroups. Tiles hold [channel half][row][64
-/// channels] with the 128-byte swizzle (16-byte unit u of row r sits at u ^ (r & 7)).
+/// channels] with the 128-byte swizzle: 16-byte unit u of row r sits at u ^ (r & 7).
 struct alignas(1024) Stage {
-  uint8_t kd_qd[2 * kTile];  // rows 0..15 kd, 16..31 qd: [half][32][128 B]
-  uint8_t w[kTile];          // [half][16][128 B], columns contiguous (MN-major B operand)
-  uint8_t v[2][kTile];       // two buffers: the next chunk's v arrives while this one is read
-  uint8_t p[512];            // P' as [i/8][j/8][i%8][j%8], no swizzle
-  float decay[kDim];         // e^G_end
+  uint8_t operands[3 * kTile];  // rows 0..15 kd, 16..31 qd, 32..47 kn (kn is the team's own): [half][48][128 B]
+  uint8_t w[kTile];             // [half][16][128 B], columns contiguous (MN-major B operand)
+  uint8_t v[2][kTile];          // two buffers: the next chunk's v arrives while this one is read
+  uint8_t p[512];               // P' as [i/8][j/8][i%8][j%8], no swizzle
+  float decay[kDim];            // e^G_end
 };
+constexpr uint32_t kHalf = 48 * 128;  // bytes between the channel halves of `operands`
+constexpr uint32_t kQdRows = 16 * 128, kKnRows = 32 * 128;
 
 /// A team's private memory.
 struct alignas(1024) Scratch {
-  uint8_t q[kTile], k[kTile], x[kTile];  // raw inputs of the next chunk
-  uint8_t kn[kTile];
-  float a_columns[kChunk][20];           // A transposed: [j][i]; 20 keeps rows 16-byte aligned
-  uint8_t y[kChunk * 32];                // (T diag(beta))^T as [j][i] bf16
-  float k_norm[kChunk], q_norm[kChunk];  // row factors, 0 beyond the end of the sequence
+  uint8_t x[2][kTile], k[2][kTile], q[2][kTile];  // raw inputs: this chunk and the team's next
+  float a_columns[kChunk][20];                    // A transposed: [j][i]; 20 keeps rows 16-byte aligned
+  uint8_t y[kChunk * 32];                         // (T diag(beta))^T as [j][i] bf16
+  float k_norm[kChunk], q_norm[kChunk];           // row factors, 0 beyond the end of the sequence
 };
 
 struct Smem {
@@ -131,7 +134,8 @@ __device__ __forceinline__ void StoreOut(const uint32_t (&o)[4], uint8_t* tile, 
 
 template <class StateT>
 __device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, int seq, int head, int64_t begin, int64_t length) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;  // warps 0..7
+  const int thread = Opaque(threadIdx.x);
+  const int lane = thread & 31, warp = thread >> 5;  // warps 0..7
   const int wg = warp >> 2;
   const int row = wg * 64 + (warp & 3) * 16 + (lane >> 2), col = 2 * (lane & 3);
   const int chunks = static_cast<int>((length + kChunk - 1) / kChunk);
@@ -156,29 +160,24 @@ __device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, int seq
     Stage& st = sm.stage[c & (kTeams - 1)];
     BarrierWait(&sm.full[c & (kTeams - 1)], (c / kTeams) & 1);
 
-    const uint64_t b = MatrixDescriptor(SmemAddr(st.kd_qd), 16, 1024, 1);
+    const uint64_t b = MatrixDescriptor(SmemAddr(st.operands), 16, 1024, 1);
     WgmmaFence();
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      // A step of 16 channels is 32 bytes inside the 128-byte swizzle atom; the upper 64 channels are 4096 bytes on.
-      WgmmaM64N32K16(xo, &a[4 * k], b + (k >> 2) * 256 + (k & 3) * 2, k != 0);
+      // A step of 16 channels is 32 bytes inside the 128-byte swizzle atom; the upper 64 channels are kHalf on.
+      WgmmaM64N32K16(xo, &a[4 * k], b + (k >> 2) * (kHalf / 16) + (k & 3) * 2, k != 0);
     }
     WgmmaCommit();
 
-    // While X and S qd run: the previous chunk's output, the decay of S, and v.
+    // While X and S qd run: the previous chunk's output, v and the decay factors. (S itself has to wait: ptxas
+    // serialises a wgmma with any change of another one's accumulators.)
     if (c > 0) StoreOut(packed, sm.out[warp], out + (c - 1) * (kChunk * p.out_row), p.out_row, kChunk, lane);
-    Pin(s);
-#pragma unroll
-    for (int j = 0; j < 16; ++j) {
-      const float2 d = *reinterpret_cast<const float2*>(&st.decay[8 * j + col]);
-      s[4 * j] *= d.x;
-      s[4 * j + 1] *= d.y;
-      s[4 * j + 2] *= d.x;
-      s[4 * j + 3] *= d.y;
-    }
+    // The transposed load gives (values, tokens): matrices in the order a0 a1 a2 a3 of the A operand.
     uint32_t v[4];
     LoadMatrix4Transposed(v, SmemAddr(st.v[(c / kTeams) & 1]) + v_offset);
-    // The transposed load gives (values, tokens): matrices in the order a0 a1 a2 a3 of the A operand.
+    float2 d[16];
+#pragma unroll
+    for (int j = 0; j < 16; ++j) d[j] = *reinterpret_cast<const float2*>(&st.decay[8 * j + col]);
     WgmmaWait<0>();
     Pin(xo);
     uint32_t r[4];
@@ -187,6 +186,13 @@ __device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, int seq
     r[2] = PackBf16(Bf16Lo(v[2]) - xo[4], Bf16Hi(v[2]) - xo[5]);
     r[3] = PackBf16(Bf16Lo(v[3]) - xo[6], Bf16Hi(v[3]) - xo[7]);
 
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+      s[4 * j] *= d[j].x;
+      s[4 * j + 1] *= d[j].y;
+      s[4 * j + 2] *= d[j].x;
+      s[4 * j + 3] *= d[j].y;
+    }
     float o[8];
     // o gets its own accumulators: two wgmmas whose accumulators overlap in part make ptxas serialise both.
 #pragma unroll
@@ -214,12 +220,15 @@ __device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, int seq
 }
 
 // ---- factor teams ---------------------------------------------------------------------------------------------
-__device__ __forceinline__ float LoadBeta(const DeltaParams& p, int64_t token, int head) {
+/// The stored value only: its first use, half a pipeline turn later, is where the load is waited for.
+__device__ __forceinline__ uint32_t LoadBeta(const DeltaParams& p, int64_t token, int head) {
   const int64_t at = token * p.beta_row + head;
-  const float x = p.beta_fp32 ? static_cast<const float*>(p.beta)[at]
-                              : __bfloat162float(static_cast<const __nv_bfloat16*>(p.beta)[at]);
+  return p.beta_fp32 ? static_cast<const uint32_t*>(p.beta)[at] : static_cast<const uint16_t*>(p.beta)[at];
+}
+__device__ __forceinline__ float Beta(const DeltaParams& p, uint32_t stored) {
+  const float x = __uint_as_float(p.beta_fp32 ? stored : stored << 16);
   if (p.beta_form == 0) return x;
-  const float sigmoid = 1.f / (1.f + __expf(-x));
+  const float sigmoid = Reciprocal(1.f + __expf(-x));
   return p.beta_form == 1 ? sigmoid : 2.f * sigmoid;
 }
 
@@ -229,15 +238,24 @@ __device__ __forceinline__ float NormFactor(const DeltaParams& p, float sum) {
 }
 
 /// diag(M M^T) of a [16 x 128] bf16 tile: lane 4*(i%8) + (i%8)/2 holds row i in the returned value (rows 0..7 first
-/// component, 8..15 second). Products are exact, sums fp32.
-__device__ __forceinline__ float2 RowSquares(uint32_t tile, uint32_t lane_offset_row, int lane) {
-  float d0[4] = {0, 0, 0, 0}, d1[4] = {0, 0, 0, 0};
+/// component, 8..15 second). Products are exact, sums fp32. tile_lane: the tile's address plus MatrixLane().
+__device__ __forceinline__ float2 RowSquares(uint32_t tile_lane, int lane) {
+  // All loads first, then two independent chains per half: the latency of one chain is the cost here.
+  uint32_t m[8][4];
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    uint32_t m[4];
-    LoadMatrix4(m, tile + TileOffset<kChunk>(lane_offset_row, 2 * k + (lane >> 4)));
-    Mma16816(d0, m, m[0], m[2]);
-    Mma16816(d1, m, m[1], m[3]);
+  for (int k = 0; k < 8; ++k) LoadMatrix4(m[k], (tile_lane ^ ((2 * k & 7) << 4)) + (k >> 2) * (kTile / 2));
+  float d0[4] = {0, 0, 0, 0}, d1[4] = {0, 0, 0, 0}, e0[4] = {0, 0, 0, 0}, e1[4] = {0, 0, 0, 0};
+#pragma unroll
+  for (int k = 0; k < 8; k += 2) {
+    Mma16816(d0, m[k], m[k][0], m[k][2]);
+    Mma16816(d1, m[k], m[k][1], m[k][3]);
+    Mma16816(e0, m[k + 1], m[k + 1][0], m[k + 1][2]);
+    Mma16816(e1, m[k + 1], m[k + 1][1], m[k + 1][3]);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    d0[i] += e0[i];
+    d1[i] += e1[i];
   }
   const bool odd = (lane >> 2) & 1;
   return make_float2(odd ? d0[1] : d0[0], odd ? d1[3] : d1[2]);
@@ -245,45 +263,69 @@ __device__ __forceinline__ float2 RowSquares(uint32_t tile, uint32_t lane_offset
 
 struct Sources {
   const char *q, *k, *x, *v;  // this thread's first 16 bytes of the team's next chunk
-  int64_t q_step, k_step, x_step, v_step;  // bytes from one group of 4 rows to the next
 };
 
-__device__ __forceinline__ void Prefetch(const Sources& src, Scratch& sc, uint8_t* v_tile, int thread, int valid) {
+/// Rows 0..valid-1 of one chunk's q, k and gate into raw buffer `buffer`; zeros below.
+__device__ __forceinline__ void PrefetchRaw(const DeltaParams& p, const Sources& src, Scratch& sc, int buffer, int thread,
+                                            int valid) {
   const int row0 = thread >> 4, unit = thread & 15;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int row = row0 + 4 * i;
     const bool ok = row < valid;
     const uint32_t at = TileOffset<kChunk>(row, unit);
-    // A row past the end keeps the base address: cp.async with zero bytes reads nothing, but stays in bounds anyway.
-    const int64_t step = ok ? i : 0;
-    CopyAsync16(SmemAddr(sc.k) + at, src.k + step * src.k_step, ok);
-    CopyAsync16(SmemAddr(sc.q) + at, src.q + step * src.q_step, ok);
-    CopyAsync16(SmemAddr(sc.x) + at, src.x + step * src.x_step, ok);
-    CopyAsync16(SmemAddr(v_tile) + at, src.v + step * src.v_step, ok);
+    const int64_t step = ok ? i * 8 : 0;  // 4 rows of 2-byte elements; a row past the end is not read
+    CopyAsync16(SmemAddr(sc.k[buffer]) + at, src.k + step * p.k_row, ok);
+    CopyAsync16(SmemAddr(sc.q[buffer]) + at, src.q + step * p.q_row, ok);
+    CopyAsync16(SmemAddr(sc.x[buffer]) + at, src.x + step * p.gate_row, ok);
   }
-  CopyAsyncCommit();
+}
+
+__device__ __forceinline__ void PrefetchV(const DeltaParams& p, const Sources& src, uint8_t* tile, int thread, int valid) {
+  const int row0 = thread >> 4, unit = thread & 15;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = row0 + 4 * i;
+    const bool ok = row < valid;
+    const int64_t step = ok ? i * 8 : 0;
+    CopyAsync16(SmemAddr(tile) + TileOffset<kChunk>(row, unit), src.v + step * p.v_row, ok);
+  }
+}
+
+/// This lane's part of an ldmatrix address in a swizzled tile: row lane & 15, unit lane >> 4. Unit 2k of the same
+/// half is at `^ (2k << 4)`.
+__device__ __forceinline__ uint32_t MatrixLane(int lane) {
+  return (lane & 15) * 128 + ((((lane >> 4) ^ lane) & 7) << 4);
+}
+
+/// Norm factors of one raw tile's rows (0 beyond `valid`), times `factor`; one warp.
+__device__ __forceinline__ void WriteNorms(const DeltaParams& p, uint32_t tile_lane, uint32_t to, float factor, int lane,
+                                           int valid) {
+  const float2 sq = RowSquares(tile_lane, lane);
+  const int i = lane >> 2;
+  if ((lane & 3) == (i >> 1)) {
+    StoreShared(to + i * 4, i < valid ? factor * NormFactor(p, sq.x) : 0.f);
+    StoreShared(to + i * 4 + 32, i + 8 < valid ? factor * NormFactor(p, sq.y) : 0.f);
+  }
 }
 
 __device__ __forceinline__ void FactorLoop(Smem& sm, const DeltaParams& p, int head, int64_t begin, int64_t length) {
-  const int thread = (threadIdx.x - kMathThreads) & (kTeamThreads - 1);
-  const int team = (threadIdx.x - kMathThreads) / kTeamThreads;
-  const int lane = thread & 31, warp = thread >> 5;  // warp 0 or 1 of the team
+  const int id = static_cast<int>(Opaque(threadIdx.x)) - kMathThreads;
+  const int thread = id & (kTeamThreads - 1), team = id / kTeamThreads;
+  const int warp = thread >> 5;  // 0 or 1
   const int bar = 1 + team;
   const int chunks = static_cast<int>((length + kChunk - 1) / kChunk);
-  Scratch& sc = sm.scratch[team];
-  Stage& st = sm.stage[team];
+  Scratch& scratch = sm.scratch[team];
+  Stage& stage = sm.stage[team];
   const int key_head = head / p.group;
 
-  // This thread forms channels ch, ch+1.
-  const int ch = 2 * thread;
+  // This thread forms channels 2 thread, 2 thread + 1.
   const float kLog2e = 1.4426950408889634f;
-  const float multiplier = p.a_log != nullptr ? __expf(p.a_log[head]) : 1.f;
-  const float slope = -multiplier * kLog2e;
+  const float slope = -kLog2e * (p.a_log != nullptr ? __expf(p.a_log[head]) : 1.f);
   float bias0 = 0, bias1 = 0;
   if (p.dt_bias != nullptr) {
-    bias0 = p.dt_bias[head * kDim + ch] * slope;
-    bias1 = p.dt_bias[head * kDim + ch + 1] * slope;
+    bias0 = p.dt_bias[head * kDim + 2 * thread] * slope;
+    bias1 = p.dt_bias[head * kDim + 2 * thread + 1] * slope;
   }
   const float bound = p.lower_bound * kLog2e;
 
@@ -295,156 +337,192 @@ __device__ __forceinline__ void FactorLoop(Smem& sm, const DeltaParams& p, int h
     src.k = reinterpret_cast<const char*>(static_cast<const __nv_bfloat16*>(p.k) + row * p.k_row + key_head * kDim + unit);
     src.x = reinterpret_cast<const char*>(static_cast<const __nv_bfloat16*>(p.gate) + row * p.gate_row + head * kDim + unit);
     src.v = reinterpret_cast<const char*>(static_cast<const __nv_bfloat16*>(p.v) + row * p.v_row + head * kDim + unit);
-    src.q_step = 4 * 2 * p.q_row;
-    src.k_step = 4 * 2 * p.k_row;
-    src.x_step = 4 * 2 * p.gate_row;
-    src.v_step = 4 * 2 * p.v_row;
   }
-  auto advance = [&] {  // kTeams chunks = kTeams * 4 groups of 4 rows
-    src.q += kTeams * 4 * src.q_step;
-    src.k += kTeams * 4 * src.k_step;
-    src.x += kTeams * 4 * src.x_step;
-    src.v += kTeams * 4 * src.v_step;
+  const int64_t turn = kTeams * kChunk * 2;  // bytes per unit row pitch between this team's chunks
+  auto rows_of = [&](int c) {
+    return static_cast<int>(max(int64_t{0}, min(static_cast<int64_t>(kChunk), length - static_cast<int64_t>(c) * kChunk)));
   };
-  auto rows_of = [&](int c) { return static_cast<int>(min(static_cast<int64_t>(kChunk), length - static_cast<int64_t>(c) * kChunk)); };
+  auto advance_raw = [&] {
+    src.q += turn * p.q_row;
+    src.k += turn * p.k_row;
+    src.x += turn * p.gate_row;
+  };
 
-  const int mrow = (lane & 7) + (((lane >> 3) & 1) << 3);  // ldmatrix row of this lane
-  float beta_next = 0;
+  uint32_t beta_next = 0;
   if (team < chunks) {
+    const int lane = thread & 31;
     const int valid = rows_of(team);
-    Prefetch(src, sc, st.v[0], thread, valid);
-    if (lane < valid && lane < kChunk) beta_next = LoadBeta(p, begin + team * kChunk + lane, head);
+    PrefetchRaw(p, src, scratch, 0, thread, valid);
+    PrefetchV(p, src, stage.v[0], thread, valid);
+    CopyAsyncCommit();
+    advance_raw();
+    PrefetchRaw(p, src, scratch, 1, thread, rows_of(team + kTeams));
+    CopyAsyncCommit();
+    if ((lane & 15) < valid) beta_next = LoadBeta(p, begin + team * kChunk + (lane & 15), head);
+    CopyAsyncWait<1>();
+    NamedBarrier(bar, kTeamThreads);
+    if (warp == 0) WriteNorms(p, SmemAddr(scratch.k[0]) + MatrixLane(lane), SmemAddr(scratch.k_norm), 1.f, lane, valid);
+    else WriteNorms(p, SmemAddr(scratch.q[0]) + MatrixLane(lane), SmemAddr(scratch.q_norm), p.scale, lane, valid);
   }
 
 #pragma unroll 1
   for (int c = team, n = 0; c < chunks; c += kTeams, ++n) {
-    const int valid = rows_of(c);
-    const float beta = beta_next;
-    CopyAsyncWait<0>();
-    NamedBarrier(bar, kTeamThreads);
-
-    // 1. Row norms: warp 0 the keys, warp 1 the queries.
-    {
-      const float2 sq = RowSquares(SmemAddr(warp == 0 ? sc.k : sc.q), mrow, lane);
-      const int i = lane >> 2;
-      if ((lane & 3) == (i >> 1)) {
-        const float factor = warp == 0 ? 1.f : p.scale;
-        float* to = warp == 0 ? sc.k_norm : sc.q_norm;
-        to[i] = i < valid ? factor * NormFactor(p, sq.x) : 0.f;
-        to[i + 8] = i + 8 < valid ? factor * NormFactor(p, sq.y) : 0.f;
-      }
-    }
+    // Opaque: addresses are recomputed from these few registers in every turn, which is cheaper than the spills
+    // that hoisting them out of the loop costs.
+    const int lane = Opaque(thread & 31);
+    const uint32_t sc = Opaque(SmemAddr(&scratch)), st = Opaque(SmemAddr(&stage));
+    const int valid = rows_of(c), next = rows_of(c + kTeams);
+    const uint32_t beta_stored = beta_next;
     if (n > 0) BarrierWait(&sm.empty[team], (n - 1) & 1);  // the stage is free again
-    NamedBarrier(bar, kTeamThreads);
+    NamedBarrier(bar, kTeamThreads);                        // norms are written, the last chunk's kn is read
 
-    // 2. Decays and the decayed operands.
+    // 1. Decays and the decayed operands. Row r of this thread's two channels is at `^ ((r & 7) << 4)` + 128 r.
     {
-      const uint32_t unit = thread >> 2, inner = (thread & 3) * 4;
+      const uint32_t raw = sc + (n & 1) * kTile + warp * (kTile / 2) + lane * 4;
+      const uint32_t formed = st + warp * kHalf + lane * 4;
       float g0 = 0, g1 = 0;
-#pragma unroll
-      for (int r4 = 0; r4 < kChunk; r4 += 4) {
-        const float4 kn4 = *reinterpret_cast<const float4*>(&sc.k_norm[r4]);
-        const float4 qn4 = *reinterpret_cast<const float4*>(&sc.q_norm[r4]);
+      uint32_t x[4], k[4], q[4];
+      auto load = [&](int r4) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int r = r4 + i;
+          const uint32_t at = (raw ^ (((r4 + i) & 7) << 4)) + (r4 + i) * 128;
+          x[i] = LoadShared(at + offsetof(Scratch, x));
+          k[i] = LoadShared(at + offsetof(Scratch, k));
+          q[i] = LoadShared(at + offsetof(Scratch, q));
+        }
+      };
+      load(0);
+#pragma unroll
+      for (int r4 = 0; r4 < kChunk; r4 += 4) {
+        const float4 kn4 = LoadShared4(sc + offsetof(Scratch, k_norm) + r4 * 4);
+        const float4 qn4 = LoadShared4(sc + offsetof(Scratch, q_norm) + r4 * 4);
+        uint32_t kd[4], qd[4], kn[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
           const float kf = i == 0 ? kn4.x : i == 1 ? kn4.y : i == 2 ? kn4.z : kn4.w;
           const float qf = i == 0 ? qn4.x : i == 1 ? qn4.y : i == 2 ? qn4.z : qn4.w;
-          const uint32_t at = TileOffset<kChunk>(r, unit) + inner;
-          const uint32_t x = *reinterpret_cast<const uint32_t*>(sc.x + at);
-          const uint32_t k = *reinterpret_cast<const uint32_t*>(sc.k + at);
-          const uint32_t q = *reinterpret_cast<const uint32_t*>(sc.q + at);
-          const float lb = r < valid ? bound : 0.f;
-          g0 = fmaf(lb, Reciprocal(1.f + Exp2(fmaf(Bf16Lo(x), slope, bias0))), g0);
-          g1 = fmaf(lb, Reciprocal(1.f + Exp2(fmaf(Bf16Hi(x), slope, bias1))), g1);
+          const float lb = r4 + i < valid ? bound : 0.f;
+          g0 = fmaf(lb, Reciprocal(1.f + Exp2(fmaf(Bf16Lo(x[i]), slope, bias0))), g0);
+          g1 = fmaf(lb, Reciprocal(1.f + Exp2(fmaf(Bf16Hi(x[i]), slope, bias1))), g1);
           const float e0 = Exp2(g0), e1 = Exp2(g1), n0 = Exp2(-g0), n1 = Exp2(-g1);
-          const float k0 = Bf16Lo(k) * kf, k1 = Bf16Hi(k) * kf;
-          const uint32_t wide = TileOffset<2 * kChunk>(r, unit) + inner;
-          *reinterpret_cast<uint32_t*>(st.kd_qd + wide) = PackBf16(k0 * e0, k1 * e1);
-          *reinterpret_cast<uint32_t*>(st.kd_qd + wide + kChunk * 128) = PackBf16(Bf16Lo(q) * qf * e0, Bf16Hi(q) * qf * e1);
-          *reinterpret_cast<uint32_t*>(sc.kn + at) = PackBf16(k0 * n0, k1 * n1);
+          const float k0 = Bf16Lo(k[i]) * kf, k1 = Bf16Hi(k[i]) * kf;
+          kd[i] = PackBf16(k0 * e0, k1 * e1);
+          qd[i] = PackBf16(Bf16Lo(q[i]) * qf * e0, Bf16Hi(q[i]) * qf * e1);
+          kn[i] = PackBf16(k0 * n0, k1 * n1);
+        }
+        // The next rows are loaded before these are stored: the stores would hold the loads back.
+        if (r4 + 4 < kChunk) load(r4 + 4);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const uint32_t at = (formed ^ (((r4 + i) & 7) << 4)) + (r4 + i) * 128;
+          StoreShared(at, kd[i]);
+          StoreShared(at + kQdRows, qd[i]);
+          StoreShared(at + kKnRows, kn[i]);
         }
       }
-      *reinterpret_cast<float2*>(&st.decay[ch]) = make_float2(Exp2(g0), Exp2(g1));
+      StoreShared2(st + offsetof(Stage, decay) + thread * 8, Exp2(g0), Exp2(g1));
     }
+    CopyAsyncWait<0>();  // this chunk's v and the next chunk's raw tiles, asked for a turn ago
     NamedBarrier(bar, kTeamThreads);
 
-    // 3. The raw tiles are read: fetch the team's next chunk into them. Its v goes to the other buffer, whose
-    //    reader (chunk c - 4) is done since `empty` said so.
-    if (c + kTeams < chunks) {
-      advance();
-      const int next = rows_of(c + kTeams);
-      Prefetch(src, sc, st.v[(n + 1) & 1], thread, next);
-      beta_next = lane < next && lane < kChunk ? LoadBeta(p, begin + static_cast<int64_t>(c + kTeams) * kChunk + lane, head) : 0.f;
-    }
+    // 2. This chunk's raw tiles are read: fetch the chunk after the next into them. v goes to the other buffer,
+    //    whose reader (chunk c - 4) is done since `empty` said so.
+    advance_raw();
+    src.v += turn * p.v_row;
+    PrefetchRaw(p, src, scratch, n & 1, thread, rows_of(c + 2 * kTeams));
+    PrefetchV(p, src, stage.v[(n + 1) & 1], thread, next);
+    CopyAsyncCommit();
+    if ((lane & 15) < next) beta_next = LoadBeta(p, begin + static_cast<int64_t>(c + kTeams) * kChunk + (lane & 15), head);
 
-    // 4. A (warp 0) and P (warp 1).
+    // 3. A (warp 0) and P (warp 1).
+    const uint32_t matrix = st + MatrixLane(lane);
     float d0[4] = {0, 0, 0, 0}, d1[4] = {0, 0, 0, 0};
     {
-      const uint32_t left = SmemAddr(st.kd_qd) + warp * (kChunk * 128), right = SmemAddr(sc.kn);
+      const uint32_t left = matrix + warp * kQdRows, right = matrix + kKnRows;
+      float e0[4] = {0, 0, 0, 0}, e1[4] = {0, 0, 0, 0};
 #pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        uint32_t m[4], b[4];
-        LoadMatrix4(m, left + TileOffset<2 * kChunk>(mrow, 2 * k + (lane >> 4)));
-        LoadMatrix4(b, right + TileOffset<kChunk>(mrow, 2 * k + (lane >> 4)));
-        Mma16816(d0, m, b[0], b[2]);
-        Mma16816(d1, m, b[1], b[3]);
+      for (int half = 0; half < 2; ++half) {
+        uint32_t m[4][4], b[4][4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          LoadMatrix4(m[k], (left ^ (k << 5)) + half * kHalf);
+          LoadMatrix4(b[k], (right ^ (k << 5)) + half * kHalf);
+        }
+#pragma unroll
+        for (int k = 0; k < 4; k += 2) {
+          Mma16816(d0, m[k], b[k][0], b[k][2]);
+          Mma16816(d1, m[k], b[k][1], b[k][3]);
+          Mma16816(e0, m[k + 1], b[k + 1][0], b[k + 1][2]);
+          Mma16816(e1, m[k + 1], b[k + 1][1], b[k + 1][3]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        d0[i] += e0[i];
+        d1[i] += e1[i];
       }
     }
-    const int i0 = lane >> 2, i1 = i0 + 8, j0 = 2 * (lane & 3);
+    const int i0 = lane >> 2, j0 = 2 * (lane & 3);
     if (warp == 0) {
       // A transposed and masked; the upper part may be infinite and is selected away.
-      const float b0 = __shfl_sync(~0u, beta, i0), b1 = __shfl_sync(~0u, beta, i1);
-      sc.a_columns[j0][i0] = j0 < i0 ? b0 * d0[0] : 0.f;
-      sc.a_columns[j0 + 1][i0] = j0 + 1 < i0 ? b0 * d0[1] : 0.f;
-      sc.a_columns[j0][i1] = b1 * d0[2];
-      sc.a_columns[j0 + 1][i1] = b1 * d0[3];
-      sc.a_columns[j0 + 8][i1] = j0 + 8 < i1 ? b1 * d1[2] : 0.f;
-      sc.a_columns[j0 + 9][i1] = j0 + 9 < i1 ? b1 * d1[3] : 0.f;
+      const float beta = (lane & 15) < valid ? Beta(p, beta_stored) : 0.f;
+      const float b0 = __shfl_sync(~0u, beta, i0), b1 = __shfl_sync(~0u, beta, i0 + 8);
+      const uint32_t columns = sc + offsetof(Scratch, a_columns), to = columns + j0 * 80 + i0 * 4;
+      StoreShared(to, j0 < i0 ? b0 * d0[0] : 0.f);
+      StoreShared(to + 80, j0 + 1 < i0 ? b0 * d0[1] : 0.f);
+      StoreShared(to + 32, b1 * d0[2]);
+      StoreShared(to + 80 + 32, b1 * d0[3]);
+      StoreShared(to + 8 * 80 + 32, j0 < i0 ? b1 * d1[2] : 0.f);
+      StoreShared(to + 9 * 80 + 32, j0 + 1 < i0 ? b1 * d1[3] : 0.f);
       __syncwarp();
-      // Column `lane` of T = (I + A)^-1 by forward substitution (lanes 16..31 repeat 0..15).
-      const int column = lane & 15;
+      // Column lane & 15 of T = (I + A)^-1 by forward substitution (lanes 16..31 repeat 0..15).
       float t[16];
 #pragma unroll
-      for (int i = 0; i < 16; ++i) t[i] = i == column ? 1.f : 0.f;
+      for (int i = 0; i < 16; ++i) t[i] = i == (lane & 15) ? 1.f : 0.f;
 #pragma unroll
       for (int j = 0; j < 15; ++j) {
 #pragma unroll
         for (int i4 = (j + 1) / 4 * 4; i4 < 16; i4 += 4) {
-          const float4 a = *reinterpret_cast<const float4*>(&sc.a_columns[j][i4]);
+          const float4 a = LoadShared4(columns + j * 80 + i4 * 4);
           if (i4 + 0 > j) t[i4 + 0] = fmaf(-a.x, t[j], t[i4 + 0]);
           if (i4 + 1 > j) t[i4 + 1] = fmaf(-a.y, t[j], t[i4 + 1]);
           if (i4 + 2 > j) t[i4 + 2] = fmaf(-a.z, t[j], t[i4 + 2]);
           if (i4 + 3 > j) t[i4 + 3] = fmaf(-a.w, t[j], t[i4 + 3]);
         }
       }
-      const float bj = __shfl_sync(~0u, beta, column);
       if (lane < 16) {
         uint32_t y[8];
 #pragma unroll
-        for (int i = 0; i < 8; ++i) y[i] = PackBf16(t[2 * i] * bj, t[2 * i + 1] * bj);
-        *reinterpret_cast<uint4*>(sc.y + column * 32) = make_uint4(y[0], y[1], y[2], y[3]);
-        *reinterpret_cast<uint4*>(sc.y + column * 32 + 16) = make_uint4(y[4], y[5], y[6], y[7]);
+        for (int i = 0; i < 8; ++i) y[i] = PackBf16(t[2 * i] * beta, t[2 * i + 1] * beta);
+        StoreShared4(sc + offsetof(Scratch, y) + lane * 32, y[0], y[1], y[2], y[3]);
+        StoreShared4(sc + offsetof(Scratch, y) + lane * 32 + 16, y[4], y[5], y[6], y[7]);
       }
+    } else {
+      // Meanwhile warp 1 makes the row norms of the team's next chunk.
+      const uint32_t raw = sc + ((n + 1) & 1) * kTile + MatrixLane(lane);
+      WriteNorms(p, raw + offsetof(Scratch, k), sc + offsetof(Scratch, k_norm), 1.f, lane, next);
+      WriteNorms(p, raw + offsetof(Scratch, q), sc + offsetof(Scratch, q_norm), p.scale, lane, next);
     }
     NamedBarrier(bar, kTeamThreads);
 
-    // 5. W (half of the channels per warp) and P' (warp 1).
+    // 4. W (half of the channels per warp) and P' (warp 1).
     {
       uint32_t y[4];
-      LoadMatrix4(y, SmemAddr(sc.y) + mrow * 32 + (lane >> 4) * 16);
+      LoadMatrix4(y, sc + offsetof(Scratch, y) + (lane & 15) * 32 + (lane >> 4) * 16);
+      const uint32_t from = matrix + kKnRows + warp * kHalf;
+      const uint32_t to = st + offsetof(Stage, w) + warp * (kTile / 2) + i0 * 128 + i0 * 16 + j0 * 2;
+      const uint32_t decay = st + offsetof(Stage, decay) + warp * 256 + j0 * 4;
 #pragma unroll
       for (int u = 0; u < 8; u += 2) {
         uint32_t b[4];
-        LoadMatrix4Transposed(b, SmemAddr(sc.kn) + TileOffset<kChunk>(mrow, warp * 8 + u + (lane >> 4)));
+        LoadMatrix4Transposed(b, from ^ (u << 4));
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           float w[4] = {0, 0, 0, 0};
           Mma16816(w, y, b[2 * h], b[2 * h + 1]);
-          const int unit = warp * 8 + u + h;
-          const float2 e = *reinterpret_cast<const float2*>(&st.decay[unit * 8 + j0]);
-          *reinterpret_cast<uint32_t*>(st.w + TileOffset<kChunk>(i0, unit) + j0 * 2) = PackBf16(w[0] * e.x, w[1] * e.y);
-          *reinterpret_cast<uint32_t*>(st.w + TileOffset<kChunk>(i1, unit) + j0 * 2) = PackBf16(w[2] * e.x, w[3] * e.y);
+          const float2 e = LoadShared2(decay + (u + h) * 32);
+          StoreShared(to ^ ((u + h) << 4), PackBf16(w[0] * e.x, w[1] * e.y));
+          StoreShared((to ^ ((u + h) << 4)) + 1024, PackBf16(w[2] * e.x, w[3] * e.y));
         }
       }
       if (warp == 1) {
@@ -456,11 +534,11 @@ __device__ __forceinline__ void FactorLoop(Smem& sm, const DeltaParams& p, int h
         float p0[4] = {0, 0, 0, 0}, p1[4] = {0, 0, 0, 0};
         Mma16816(p0, pf, y[0], y[2]);
         Mma16816(p1, pf, y[1], y[3]);
-        uint8_t* to = st.p + i0 * 16 + j0 * 2;
-        *reinterpret_cast<uint32_t*>(to) = PackBf16(p0[0], p0[1]);
-        *reinterpret_cast<uint32_t*>(to + 128) = PackBf16(p1[0], p1[1]);
-        *reinterpret_cast<uint32_t*>(to + 256) = PackBf16(p0[2], p0[3]);
-        *reinterpret_cast<uint32_t*>(to + 384) = PackBf16(p1[2], p1[3]);
+        const uint32_t pt = st + offsetof(Stage, p) + i0 * 16 + j0 * 2;
+        StoreShared(pt, PackBf16(p0[0], p0[1]));
+        StoreShared(pt + 128, PackBf16(p1[0], p1[1]));
+        StoreShared(pt + 256, PackBf16(p0[2], p0[3]));
+        StoreShared(pt + 384, PackBf16(p1[2], p1[3]));
       }
     }
     FenceProxyAsync();

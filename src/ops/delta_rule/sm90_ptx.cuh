@@ -81,6 +81,35 @@ __device__ __forceinline__ uint32_t PackBf16(float lo, float hi) {
 __device__ __forceinline__ float Bf16Lo(uint32_t x) { return __uint_as_float(x << 16); }
 __device__ __forceinline__ float Bf16Hi(uint32_t x) { return __uint_as_float(x & 0xffff0000u); }
 
+// ---- shared memory by 32-bit address ----------------------------------------------------------------------
+__device__ __forceinline__ uint32_t LoadShared(uint32_t at) {
+  uint32_t x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+  return x;
+}
+__device__ __forceinline__ float2 LoadShared2(uint32_t at) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
+  return x;
+}
+__device__ __forceinline__ float4 LoadShared4(uint32_t at) {
+  float4 x;
+  asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(at) : "memory");
+  return x;
+}
+__device__ __forceinline__ void StoreShared(uint32_t at, uint32_t x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+}
+__device__ __forceinline__ void StoreShared(uint32_t at, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
+}
+__device__ __forceinline__ void StoreShared2(uint32_t at, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(at), "f"(x), "f"(y) : "memory");
+}
+__device__ __forceinline__ void StoreShared4(uint32_t at, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
 // ---- warp-level matrices ------------------------------------------------------------------------------------
 __device__ __forceinline__ void LoadMatrix4(uint32_t (&r)[4], uint32_t smem) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -123,6 +152,12 @@ template <int kPending>
 __device__ __forceinline__ void WgmmaWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
+/// x, computed here and kept: without it the compiler reads threadIdx anew inside loops, tens of cycles each time.
+__device__ __forceinline__ uint32_t Opaque(uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 /// Keeps the compiler from moving reads or writes of `r` across this point (wgmma is asynchronous).
 template <int kCount>
 __device__ __forceinline__ void Pin(float (&r)[kCount]) {
