@@ -95,7 +95,7 @@ class Bench {
   static constexpr int32_t kSequences = 8;
   static constexpr int32_t kPagesEach = 32;
 
-  Bench(const std::string& directory, const LoadOptions& options = {}, int threads = 2) {
+  Bench(const std::string& directory, const LoadOptions& options = {}, int threads = 1) {
     stream_ = MakeCpuStream(threads);
     auto model = LoadModel(directory, options, *stream_);
     EXPECT_TRUE(model.ok()) << model.status().message();

@@ -18,6 +18,9 @@ using testing::ZeroedCheckpoint;
 // fp32 gate: another summation order moves logits by up to 6e-5 at this size, a wrong formula by more than 0.05
 // (WeightsOfEveryGroupMatter measures the latter).
 constexpr double kLogitGate = 2e-4;
+// Hidden and recurrent states, relative to their largest value. transformers differs from itself by up to 1.2e-5 when
+// the same prompt comes token by token; the gate is that of the logits, whose largest values are 5 and 16.
+constexpr double kStateGate = 4e-5;
 constexpr int kPrompts[] = {1, 2, 63, 64, 65, 300};
 constexpr int kLayers = 4;
 constexpr int kFullLayer = 2;
@@ -68,7 +71,7 @@ TEST_P(Qwen3_5Parity, LogitsAndStatesOfOneShotPrompts) {
     for (int layer = 0; layer < kLayers; ++layer) {
       if (layer == kFullLayer) continue;
       const auto recurrent = golden_.Floats(Key(prompt, "recurrent", layer));
-      EXPECT_LE(MaxDifference(bench.State(layer, sequence, false), recurrent), 1e-5 * Scale(recurrent)) << layer;
+      EXPECT_LE(MaxDifference(bench.State(layer, sequence, false), recurrent), kStateGate * Scale(recurrent)) << layer;
       // Stored [C, 3]; kept here as [3, C].
       const auto conv = golden_.Floats(Key(prompt, "conv", layer));
       const auto mine = bench.State(layer, sequence, true);
@@ -78,7 +81,7 @@ TEST_P(Qwen3_5Parity, LogitsAndStatesOfOneShotPrompts) {
       for (size_t c = 0; c < channels; ++c) {
         for (size_t i = 0; i < 3; ++i) turned[i * channels + c] = conv[c * 3 + i];
       }
-      EXPECT_LE(MaxDifference(mine, turned), 1e-5 * Scale(conv)) << layer;
+      EXPECT_LE(MaxDifference(mine, turned), kStateGate * Scale(conv)) << layer;
     }
     ++sequence;
   }
@@ -91,7 +94,7 @@ TEST_P(Qwen3_5Parity, HiddenStatesOfEveryLayer) {
   const HiddenObserver observer = [&](int layer, const TensorView& hidden) {
     const auto want = golden_.Floats(Key(65, "hidden", layer));
     const float* data = hidden.as<float>();
-    EXPECT_LE(MaxDifference({data, data + hidden.elements()}, want), 1e-5 * Scale(want)) << layer;
+    EXPECT_LE(MaxDifference({data, data + hidden.elements()}, want), kStateGate * Scale(want)) << layer;
     ++seen;
   };
   bench.Run({{0, golden_.Ints(Key(65, "ids"))}}, true, &observer);
@@ -157,7 +160,7 @@ TEST_P(Qwen3_5Parity, PromptsSplitAnywhere) {
 }
 
 TEST_P(Qwen3_5Parity, BatchEqualsAloneBitForBit) {
-  Bench bench(directory_), alone(directory_, {}, /*threads=*/1);
+  Bench bench(directory_, {}, /*threads=*/3), alone(directory_);
   ASSERT_TRUE(bench.ok() && alone.ok());
   std::vector<Bench::Chunk> chunks;
   for (const int prompt : kPrompts)
