@@ -16,7 +16,8 @@ size_t CpuWorkspace(const Problem& problem, const DeviceInfo& device);
 double CpuCost(const Problem& problem, const DeviceInfo& device);
 Status CpuRun(Stream& stream, const Problem& problem, const Args& args, Workspace workspace);
 
-/// With token_states, on host memory: every slot within the pool, written once, and not the read slot of another sequence.
+/// With token_states, on host memory: every slot within the pool, written once, and not the read slot of another
+/// sequence.
 Status CheckTokenSlots(const Problem& problem, const Args& args);
 
 }  // namespace fluvial::ops::causal_conv1d::internal

@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/text_form.h"
 #include "ops/causal_conv1d/bodies.h"
+#include "ops/common/view_check.h"
 
 namespace fluvial::ops::causal_conv1d {
 namespace {
@@ -13,49 +14,6 @@ namespace {
 Status Bad(const std::string& what) { return Status::InvalidArgument(std::string(kOpName) + ": " + what); }
 
 bool IsIoType(DType t) { return t == DType::kF32 || t == DType::kBF16 || t == DType::kF16; }
-
-/// "w" or "x" shape text for messages.
-Status CheckView(std::string_view name, const TensorView& v, DType dtype, std::initializer_list<int64_t> dims) {
-  const TensorView want(nullptr, dtype, dims);
-  const bool empty = want.elements() == 0;
-  bool same = v.rank == want.rank && v.dtype == dtype;
-  for (int i = 0; same && i < v.rank; ++i) same = v.dims[i] == want.dims[i];
-  if (!same) return Bad(std::string(name) + " must be " + want.ToString() + ", got " + v.ToString());
-  if (!v.defined() && !empty) return Bad(std::string(name) + " has no data");
-  if (!empty && v.dims[v.rank - 1] > 1 && v.strides[v.rank - 1] != 1) {
-    return Bad(std::string(name) + " must have unit inner stride, got " + v.ToString());
-  }
-  return Status::Ok();
-}
-
-Status CheckPacked(std::string_view name, const TensorView& v, DType dtype, std::initializer_list<int64_t> dims) {
-  FLUVIAL_RETURN_IF_ERROR(CheckView(name, v, dtype, dims));
-  if (v.elements() != 0 && !v.packed()) return Bad(std::string(name) + " must be packed, got " + v.ToString());
-  return Status::Ok();
-}
-
-/// Bytes [first, last) that a view may touch.
-std::pair<const char*, const char*> Extent(const TensorView& v) {
-  const char* base = static_cast<const char*>(v.data);
-  if (!v.defined() || v.elements() == 0) return {base, base};
-  int64_t last = 0;
-  for (int i = 0; i < v.rank; ++i) last += (v.dims[i] - 1) * v.strides[i];
-  return {base, base + (last + 1) * static_cast<int64_t>(SizeOf(v.dtype))};
-}
-
-/// x and out may be interleaved columns of one buffer: for equal row pitches only the columns must be apart.
-bool Overlap(const TensorView& a, const TensorView& b) {
-  const auto [a0, a1] = Extent(a);
-  const auto [b0, b1] = Extent(b);
-  if (a0 == a1 || b0 == b1 || a1 <= b0 || b1 <= a0) return false;
-  const int64_t pitch = a.strides[0] * static_cast<int64_t>(SizeOf(a.dtype));
-  if (a.rank != 2 || b.rank != 2 || pitch <= 0 || b.strides[0] * static_cast<int64_t>(SizeOf(b.dtype)) != pitch) {
-    return true;
-  }
-  const int64_t distance = ((b0 - a0) % pitch + pitch) % pitch;
-  return distance < a.dims[1] * static_cast<int64_t>(SizeOf(a.dtype)) ||
-         distance + b.dims[1] * static_cast<int64_t>(SizeOf(b.dtype)) > pitch;
-}
 
 }  // namespace
 
@@ -119,17 +77,17 @@ Status Validate(const Problem& p, const Args& a) {
                std::to_string(p.tokens) + ", " + std::to_string(p.sequences) + ", " + std::to_string(p.max_length));
   }
   const int64_t c = p.channels, w = p.width;
-  FLUVIAL_RETURN_IF_ERROR(CheckView("x", a.x, p.io, {p.tokens, c}));
-  FLUVIAL_RETURN_IF_ERROR(CheckView("out", a.out, p.io, {p.tokens, c}));
-  FLUVIAL_RETURN_IF_ERROR(CheckPacked("weight", a.weight, p.weight, {c, w}));
-  if (p.has_bias) FLUVIAL_RETURN_IF_ERROR(CheckPacked("bias", a.bias, p.weight, {c}));
+  FLUVIAL_RETURN_IF_ERROR(CheckView(kOpName, "x", a.x, p.io, {p.tokens, c}));
+  FLUVIAL_RETURN_IF_ERROR(CheckView(kOpName, "out", a.out, p.io, {p.tokens, c}));
+  FLUVIAL_RETURN_IF_ERROR(CheckPacked(kOpName, "weight", a.weight, p.weight, {c, w}));
+  if (p.has_bias) FLUVIAL_RETURN_IF_ERROR(CheckPacked(kOpName, "bias", a.bias, p.weight, {c}));
   if (p.tokens > 1 && a.out.strides[0] < c) return Bad("rows of out overlap: " + a.out.ToString());
-  if (Overlap(a.x, a.out)) return Bad("out overlaps x: give it memory of its own");
+  if (MayOverlap(a.x, a.out)) return Bad("out overlaps x: give it memory of its own");
 
   // Without any slot no state tensor is needed.
   if (a.state.defined() || plan.max_slot() >= 0 || p.token_states) {
     const int64_t slots = a.state.rank == 3 ? a.state.dims[0] : 0;
-    FLUVIAL_RETURN_IF_ERROR(CheckView("state", a.state, p.state, {slots, w - 1, c}));
+    FLUVIAL_RETURN_IF_ERROR(CheckView(kOpName, "state", a.state, p.state, {slots, w - 1, c}));
     if (slots > 0 && w > 2 && a.state.strides[1] != c) {
       return Bad("state rows must be packed (only the slot pitch is free): " + a.state.ToString());
     }
@@ -144,13 +102,13 @@ Status Validate(const Problem& p, const Args& a) {
     const auto offsets = plan.offsets();
     for (int32_t n = 0; n < plan.sequences(); ++n) rows += (offsets[n + 1] - offsets[n]) / p.checkpoint_every;
     const int64_t have = a.checkpoints.rank == 3 ? a.checkpoints.dims[0] : 0;
-    if (rows > 0) FLUVIAL_RETURN_IF_ERROR(CheckPacked("checkpoints", a.checkpoints, p.state, {have, w - 1, c}));
+    if (rows > 0) FLUVIAL_RETURN_IF_ERROR(CheckPacked(kOpName, "checkpoints", a.checkpoints, p.state, {have, w - 1, c}));
     if (have < rows) {
       return Bad("checkpoints has " + std::to_string(have) + " rows, " + std::to_string(rows) + " are needed");
     }
   }
   if (p.token_states) {
-    FLUVIAL_RETURN_IF_ERROR(CheckPacked("token_slots", a.token_slots, DType::kI32, {p.sequences, p.max_length}));
+    FLUVIAL_RETURN_IF_ERROR(CheckPacked(kOpName, "token_slots", a.token_slots, DType::kI32, {p.sequences, p.max_length}));
   }
   return Status::Ok();
 }

@@ -9,8 +9,8 @@
 //
 // State layout: [slot, W-1, C], channels innermost: row i is the input W-1-i tokens before the next one. Any slot
 // pitch. Negative slots read zeros and write nothing; an empty sequence hands its state on (copies read slot to write
-// slot, or writes zeros); a sequence shorter than W-1 shifts the old window. Splitting a sequence anywhere gives the
-// same bits.
+// slot, or writes zeros); a sequence shorter than W-1 shifts the old window. A state holds inputs exactly, so its dtype
+// is fp32 or the io dtype. Splitting a sequence anywhere gives the same bits.
 #pragma once
 
 #include <cstdint>

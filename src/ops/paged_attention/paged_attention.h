@@ -103,8 +103,11 @@ struct AppendArgs {
   const KvPlan* plan = nullptr;
 };
 
+Status Validate(const Problem& problem, const AppendArgs& args);
+
 /// Writes the new tokens' keys and values into their pages (positions context .. context+length-1), rounding to the kv
-/// dtype (nearest even). Touches nothing else. CPU only for now; any other device is kRefused.
+/// dtype (nearest even). Touches nothing else. CPU only for now; any other device is kRefused. `args` must have passed
+/// Validate.
 Status AppendKv(Stream& stream, const Problem& problem, const AppendArgs& args);
 
 /// A problem line: the operator, its fields, lens= and ctx= (default all zero); unknown fields are errors.
