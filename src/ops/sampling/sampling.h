@@ -84,7 +84,7 @@ struct Row {
   const TokenHistory* history = nullptr;  ///< null: no penalties apply
   uint64_t position = 0;                  ///< tokens this request has drawn before: the counter of the generator
   const uint32_t* allowed = nullptr;      ///< bit id % 32 of word id / 32; null: all allowed (grammars)
-  std::span<const int32_t> banned;  ///< e.g. stop tokens before min_tokens; ids outside the vocabulary are ignored
+  std::span<const int32_t> banned = {};  ///< e.g. stop tokens before min_tokens; ids outside the vocabulary are ignored
 };
 
 enum class Verdict : uint8_t {
