@@ -17,6 +17,9 @@ double MinimumBytes(const ProblemLine& line);
 /// more; the same count for all makes rates comparable.
 double MultiplyAdds(const ProblemLine& line);
 
+/// A peer, not a backend: the tuned token-by-token loop of bench_token_loop_simd.cc (prefill, CPU, v a multiple of 64).
+extern const DeltaBackend kTokenLoopPeer;
+
 struct Measurement {
   std::vector<double> us;  ///< each repeat, in order
   double best_us = 0;

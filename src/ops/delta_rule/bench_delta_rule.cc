@@ -45,7 +45,10 @@ int main(int argc, char** argv) {
     const auto line = ParseProblemLine(text);
     if (!line.ok()) return Fail(line.status());
     bool found = false;
-    for (const auto& b : Backends(line->problem.op)) {
+    const auto list = Backends(line->problem.op);
+    std::vector<fluvial::ops::delta_rule::DeltaBackend> candidates(list.begin(), list.end());
+    candidates.push_back(fluvial::ops::delta_rule::kTokenLoopPeer);
+    for (const auto& b : candidates) {
       if (b.name != backend) continue;
       found = true;
       const auto m = Measure(*stream, b, *line, 3, seconds);

@@ -141,18 +141,24 @@ HWY_INLINE void KdaFactors(int64_t count, Scratch* s) {
       hn::GetLane(hn::MinOfLanes(d, low)) >= -kMaxRange && hn::GetLane(hn::MaxOfLanes(d, key)) <= kMaxKey;
   if (!factored) KdaPairs(count, s);
   const float* last = s->g + (kKdaChunk - 1) * kp;
-  for (int64_t i = 0; i < kKdaChunk; ++i) {
-    for (int64_t c = 0; c < kp; c += lanes) {
+  for (int64_t c = 0; c < kp; c += lanes) {
+    const auto total = hn::Load(d, last + c), decay = fs::Exp(d, total);
+    hn::Store(decay, d, s->decay + c);
+    for (int64_t i = 0; i < kKdaChunk; ++i) {
       const int64_t at = i * kp + c;
       const auto G = hn::Load(d, s->g + at), k = hn::Load(d, s->k + at);
       const auto e = fs::Exp(d, G);
       hn::Store(hn::Mul(k, e), d, s->kd + at);
       hn::Store(hn::Mul(hn::Load(d, s->q + at), e), d, s->q + at);
-      hn::Store(hn::Mul(k, fs::Exp(d, hn::Sub(hn::Load(d, last + c), G))), d, s->kr + at);
-      if (factored) hn::Store(hn::Mul(k, fs::Exp(d, hn::Neg(G))), d, s->k + at);
+      if (factored) {
+        const auto inverse = hn::Mul(k, fs::Exp(d, hn::Neg(G)));
+        hn::Store(inverse, d, s->k + at);
+        hn::Store(hn::Mul(inverse, decay), d, s->kr + at);
+      } else {
+        hn::Store(hn::Mul(k, fs::Exp(d, hn::Sub(total, G))), d, s->kr + at);
+      }
     }
   }
-  for (int64_t c = 0; c < kp; c += lanes) hn::Store(fs::Exp(d, hn::Load(d, last + c)), d, s->decay + c);
   if (factored) {
     TransposeRows(kKdaChunk, s->k, kp, s->kt, s->c);
     LowerGemm(kKdaChunk, kp, s->kd, kp, s->kt, s->a, s->c);

@@ -179,7 +179,7 @@ void RunChunks16Impl(const HeadCall& c) {
   int64_t checkpoint = c.checkpoint_row;
   for (int64_t t = begin; t < end; t += s.c) {
     const int64_t count = std::min(s.c, end - t), rows = PadTo(count, kLanePad);
-    PrefetchRows(c, t + count, std::min(s.c, end - t - count));
+    PrefetchRows(c, t, s.c, end);
     if (p.kda())
       Kda16Factors(c, t, count, rows, &s, &h);
     else

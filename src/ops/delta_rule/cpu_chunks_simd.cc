@@ -111,7 +111,7 @@ void RunChunksOf(const HeadCall& c) {
   for (int64_t t = begin; t < end; t += s.c) {
     const int64_t count = std::min(s.c, end - t);
     const int64_t rows = PadTo(count, kLanePad);
-    PrefetchRows(c, t + count, std::min(s.c, end - t - count));
+    PrefetchRows(c, t, s.c, end);
     PrepareRows(c, t, count, rows, s.kp, s.q, s.k, s.g, s.beta);
     if (p.kda())
       KdaFactors(count, &s);

@@ -137,8 +137,10 @@ HWY_INLINE float ExpALog(const HeadCall& c) {
   return c.problem->has_a_log ? std::exp(static_cast<const float*>(c.args->a_log.data)[c.head]) : 1.0f;
 }
 
-/// Rows lie a whole token apart - a page or more - where hardware prefetchers do not follow.
-HWY_INLINE void PrefetchRows(const HeadCall& c, int64_t t, int64_t count) {
+/// Rows lie a whole token apart - a page or more - where hardware prefetchers do not follow: asks for the rows that are
+/// kLookAhead tokens behind a chunk of `chunk` tokens at row `t`.
+HWY_INLINE void PrefetchRows(const HeadCall& c, int64_t t, int64_t chunk, int64_t end) {
+  constexpr int64_t kLookAhead = 64;
   const Problem& p = *c.problem;
   const int64_t key_head = c.head / (p.hv / p.hk);
   const auto row = [](const TensorView& x, int64_t offset, int64_t n) {
@@ -146,10 +148,11 @@ HWY_INLINE void PrefetchRows(const HeadCall& c, int64_t t, int64_t count) {
     const char* at = static_cast<const char*>(x.data) + offset * size;
     for (int64_t byte = 0; byte < n * size; byte += 64) hwy::Prefetch(at + byte);
   };
-  for (int64_t i = t; i < t + count; ++i) {
+  for (int64_t i = t + kLookAhead; i < std::min(t + kLookAhead + chunk, end); ++i) {
     row(c.args->q, i * c.args->q.stride(0) + key_head * p.k, p.k);
     row(c.args->k, i * c.args->k.stride(0) + key_head * p.k, p.k);
     row(c.args->v, i * c.args->v.stride(0) + c.head * p.v + c.v_begin, c.v_end - c.v_begin);
+    row(c.args->out, i * c.args->out.stride(0) + c.head * p.v + c.v_begin, c.v_end - c.v_begin);
     if (p.kda()) row(c.args->gate, i * c.args->gate.stride(0) + c.head * p.k, p.k);
   }
 }

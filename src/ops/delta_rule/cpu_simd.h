@@ -44,6 +44,13 @@ void RunChunks(const HeadCall& call);
 /// The same with bf16 operands where S takes part; only for io bf16 and when CpuHasBf16().
 void RunChunks16(const HeadCall& call);
 
+/// Runs `chunks` (RunTokens for decode and short sequences) over sequences x heads, and ranges of V when there are
+/// fewer of those than threads. `scratch_floats` per thread come from the workspace.
+using HeadBody = void (*)(const HeadCall&);
+Status RunHeads(Stream& stream, const Problem& problem, const Args& args, Workspace workspace, int64_t scratch_floats,
+                HeadBody chunks);
+size_t HeadsWorkspaceBytes(int threads, int64_t scratch_floats);
+
 /// Vector instruction set the dynamic dispatch picked ("AVX3", ...).
 const char* CpuTargetName();
 
