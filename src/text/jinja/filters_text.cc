@@ -208,13 +208,13 @@ Value Abs(Interpreter&, const Value& input, const Args& args) {
 Value ToInt(Interpreter&, const Value& input, const Args& args) {
   Bound bound("int", args, {"default", "base"});
   Value fallback = bound[0].value_or(Value::OfInt(0));
-  Int base = bound.Integer(1, 10);
+  Value base = bound[1].value_or(Value::OfInt(10));
   RequireDefined(input);
   if (input.integral()) return Plus(input);
   if (input.string()) {
-    if (std::optional<Int> value = ParseInt(input.Text(), static_cast<int>(std::clamp<Int>(base, -1, 99)))) {
-      return Value::OfInt(*value);
-    }
+    // A base that is no integer is one more reason for the fallback, as in Jinja.
+    int radix = base.integral() ? static_cast<int>(std::clamp<Int>(base.AsInt(), -1, 99)) : -1;
+    if (std::optional<Int> value = ParseInt(input.Text(), radix)) return Value::OfInt(*value);
     std::optional<double> number = ParseFloat(input.Text());
     if (!number || !std::isfinite(*number)) return fallback;
     return Value::OfInt(TruncateDouble(*number));

@@ -96,7 +96,7 @@ class BraceFormatter {
   BraceFormatter(Interpreter& interpreter, const Args& args) : interpreter_(interpreter), args_(args) {}
 
   std::string Run(const std::string& format, int level) {
-    if (level > 1) FailRuntime("max string recursion exceeded");
+    if (level > 2) FailRuntime("max string recursion exceeded");
     std::string out;
     for (size_t at = 0; at < format.size();) {
       char c = format[at++];
