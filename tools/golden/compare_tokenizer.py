@@ -13,6 +13,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import unicodedata
 from pathlib import Path
 
 import make_tokenizer
@@ -22,7 +23,12 @@ from tokenizers import Tokenizer
 def texts_of(count, seed):
     rng = random.Random(seed)
     yield from make_tokenizer.random_texts(count // 2, rng)
-    yield from make_tokenizer.any_texts(count - count // 2, rng)
+    yield from make_tokenizer.any_texts(count // 4, rng)
+    # Bases with several marks, for normalisation.
+    marks = [c for c in map(chr, range(0x300, 0x1F000)) if unicodedata.combining(c) or unicodedata.category(c) == "Mn"]
+    bases = [c for c in map(chr, range(0x41, 0x1F000)) if unicodedata.category(c) in ("Ll", "Lo", "Lu", "So")]
+    for _ in range(count - count // 2 - count // 4):
+        yield "".join(rng.choice(bases if rng.random() < 0.4 else marks) for _ in range(rng.randint(2, 12)))
 
 
 def compare(name, directory, reference, probe, texts):
