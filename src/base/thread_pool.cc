@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <system_error>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -36,7 +37,11 @@ int AvailableCpus() {
 ThreadPool::ThreadPool(int threads) {
   if (threads <= 0) threads = AvailableCpus();
   workers_.reserve(threads - 1);
-  for (int w = 1; w < threads; ++w) workers_.emplace_back([this, w] { WorkerLoop(w); });
+  try {
+    for (int w = 1; w < threads; ++w) workers_.emplace_back([this, w] { WorkerLoop(w); });
+  } catch (const std::system_error&) {
+    // The system's limit of threads: work with those there are; threads() tells.
+  }
 }
 
 ThreadPool::~ThreadPool() {

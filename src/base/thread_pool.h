@@ -17,7 +17,7 @@ namespace fluvial {
 /// ParallelFor is not reentrant: a task must not call ParallelFor of the same pool. One caller at a time.
 class ThreadPool {
  public:
-  /// threads <= 0: as many as the process may use (its CPU affinity).
+  /// threads <= 0: as many as the process may use (its CPU affinity). Fewer when the system refuses more.
   explicit ThreadPool(int threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
