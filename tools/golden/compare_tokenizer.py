@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares our tokenizer with Hugging Face tokenizers and tiktoken on many random texts.
 
-Usage: compare_tokenizer.py PROBE [--texts N] [--seed S] [--directory DIR]
-PROBE is build/<preset>/tests/tokenizer_probe. Without --directory the small tokenizers of make_tokenizer.py are
+Usage: compare_tokenizer.py BENCH [--texts N] [--seed S] [--directory DIR]
+BENCH is build/<preset>/tests/tokenizer_bench. Without --directory the small tokenizers of make_tokenizer.py are
 built in a temporary folder; with it, DIR/tokenizer.json (not tiktoken.model) is compared. Prints every
 difference, and one line with the numbers; exit status 1 when there is any difference.
 """
@@ -31,9 +31,9 @@ def texts_of(count, seed):
         yield "".join(rng.choice(bases if rng.random() < 0.4 else marks) for _ in range(rng.randint(2, 12)))
 
 
-def compare(name, directory, reference, probe, texts):
+def compare(name, directory, reference, bench, texts):
     lines = "".join(text.encode().hex() + "\n" for text in texts)
-    run = subprocess.run([probe, directory], input=lines, capture_output=True, text=True, check=True)
+    run = subprocess.run([bench, directory, "--hex"], input=lines, capture_output=True, text=True, check=True)
     different = 0
     for text, line in zip(texts, run.stdout.splitlines(), strict=True):
         ids_text, decoded_text = line.split("|")
@@ -50,7 +50,7 @@ def compare(name, directory, reference, probe, texts):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("probe")
+    parser.add_argument("bench")
     parser.add_argument("--texts", type=int, default=20000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--directory", type=Path)
@@ -59,11 +59,11 @@ def main():
     different = 0
     if args.directory is not None:
         reference = make_tokenizer.HuggingFace(Tokenizer.from_file(str(args.directory / "tokenizer.json")))
-        different += compare(args.directory.name, args.directory, reference, args.probe, texts)
+        different += compare(args.directory.name, args.directory, reference, args.bench, texts)
     else:
         with tempfile.TemporaryDirectory() as folder:
             for name, reference in make_tokenizer.build(Path(folder)).items():
-                different += compare(name, Path(folder) / name, reference, args.probe, texts)
+                different += compare(name, Path(folder) / name, reference, args.bench, texts)
     sys.exit(different != 0)
 
 
