@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/engine_flags.h"
 
+#include <algorithm>
+
+#include "base/log.h"
 #include "tools/command.h"
+#include "tools/op_catalog.h"
 
 namespace fluvial::tools {
 namespace {
@@ -53,12 +57,33 @@ void AddEngineFlags(CLI::App& app, EngineFlags& flags) {
   }
 }
 
-EngineOptions ToEngineOptions(const EngineFlags& flags) {
+Result<EngineOptions> ToEngineOptions(const EngineFlags& flags) {
   EngineOptions options = flags.engine;
-  for (const auto& [op, name] : flags.backends) {
-    if (!name.empty() && name != "auto") options.backends[op] = name;
+  for (const BackendFlag& flag : kBackendFlags) {
+    const std::string& name = flags.backends.at(flag.op);
+    if (name.empty() || name == "auto") continue;
+    FLUVIAL_ASSIGN_OR_RETURN(const OpEntry entry, DescribeOp(flag.op, "", {}));
+    std::string names = "auto";
+    bool known = false;
+    for (const BackendEntry& b : entry.backends) {
+      names += ", " + b.name;
+      known = known || b.name == name;
+    }
+    if (!known) {
+      return Status::InvalidArgument(std::string(flag.option) + ": there is no backend '" + name +
+                                     "'; backends: " + names);
+    }
+    options.backends[flag.op] = name;
   }
   return options;
+}
+
+void WarnOfUnusedBackends(const EngineOptions& options, const Engine& engine) {
+  const std::vector<BackendUse> used = engine.backends();
+  for (const auto& [op, name] : options.backends) {
+    const bool found = std::any_of(used.begin(), used.end(), [&](const BackendUse& u) { return u.op == op; });
+    if (!found) LogWarning("this model has no " + op + ": its backend '" + name + "' is not used");
+  }
 }
 
 }  // namespace fluvial::tools

@@ -22,7 +22,11 @@ struct EngineFlags {
 /// `flags` must outlive `app`.
 void AddEngineFlags(CLI::App& app, EngineFlags& flags);
 
-/// What Engine::Load takes.
-EngineOptions ToEngineOptions(const EngineFlags& flags);
+/// What Engine::Load takes. kInvalidArgument for a backend name that its operator does not have: also where the model
+/// turns out not to use that operator.
+Result<EngineOptions> ToEngineOptions(const EngineFlags& flags);
+
+/// One log line for each backend named for an operator that the loaded model does not have.
+void WarnOfUnusedBackends(const EngineOptions& options, const Engine& engine);
 
 }  // namespace fluvial::tools

@@ -55,6 +55,7 @@ class InterruptGuard {
     action.sa_handler = [](int) { interrupted.store(true); };
     action.sa_flags = SA_RESETHAND | SA_RESTART;
     sigaction(SIGINT, &action, &before_);
+    if (before_.sa_handler == SIG_IGN) sigaction(SIGINT, &before_, nullptr);  // started in the background: stay so
   }
   ~InterruptGuard() { sigaction(SIGINT, &before_, nullptr); }
   InterruptGuard(const InterruptGuard&) = delete;
@@ -160,13 +161,15 @@ Result<int> RunModel(const Options& o) {
                                                      tokenizer.has_value() ? &*tokenizer : nullptr, "--prompt-ids"));
   if (prompt.ids.empty()) return Status::InvalidArgument("the prompt is empty: give at least one token");
 
-  EngineOptions engine_options = ToEngineOptions(o.engine);
+  FLUVIAL_ASSIGN_OR_RETURN(EngineOptions engine_options, ToEngineOptions(o.engine));
   engine_options.max_num_seqs = 1;
   std::unique_ptr<Engine> engine;
   {
     const LoadNotice notice(engine_options.model);
     FLUVIAL_ASSIGN_OR_RETURN(engine, Engine::Load(engine_options));
   }
+
+  WarnOfUnusedBackends(engine_options, *engine);
 
   Request request;
   request.prompt = prompt.ids;
@@ -221,9 +224,13 @@ void AddSampling(CLI::App& app, Options& o) {
       ->group(group);
   app.add_option("--stop", o.stop, "End before this text; may be given several times")
       ->type_name("TEXT")
-      ->expected(1)
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--stop-token-ids", o.stop_ids, "End at these tokens too")->type_name("IDS")->delimiter(',');
+  app.add_option("--stop-token-ids", o.stop_ids, "End at these tokens too")
+      ->type_name("IDS")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_flag("--ignore-eos", o.ignore_eos, "The model's end tokens do not end the answer");
 }
 
