@@ -3,6 +3,8 @@
 // cuda_backend.cc.
 #pragma once
 
+#include <cuda.h>
+
 #include <cstdint>
 
 #include "ops/common/sequence_plan.h"
@@ -10,6 +12,8 @@
 namespace fluvial::sm90 {
 
 struct DeltaParams {
+  // Tensor maps of q, k, v and gate: dims {128, heads, tokens}, box {64, 1, chunk}, 128-byte swizzle.
+  CUtensorMap q_map, k_map, v_map, gate_map;
   const void* q;
   const void* k;
   const void* v;

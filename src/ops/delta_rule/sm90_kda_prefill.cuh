@@ -32,6 +32,8 @@ constexpr int kMathThreads = 256;
 constexpr int kThreads = kMathThreads + kTeams * kTeamThreads;
 constexpr int kTile = kChunk * kDim * 2;  // bytes of one bf16 chunk tile
 
+constexpr int kDecayPitch = 36;  // floats; 32 would put the four lanes of a quad on one bank
+
 /// One pipeline stage, written by its team, read by both math warpgroups. Tiles hold [channel half][row][64
 /// channels] with the 128-byte swizzle: 16-byte unit u of row r sits at u ^ (r & 7).
 struct alignas(1024) Stage {
@@ -39,7 +41,7 @@ struct alignas(1024) Stage {
   uint8_t w[kTile];             // [half][16][128 B], columns contiguous (MN-major B operand)
   uint8_t v[2][kTile];          // two buffers: the next chunk's v arrives while this one is read
   uint8_t p[512];               // P' as [i/8][j/8][i%8][j%8], no swizzle
-  float decay[kDim];            // e^G_end
+  float decay[4 * kDecayPitch]; // e^G_end of channel 8 j + 2 m + e at [m][2 j + e]: eight 16-byte loads per math thread
 };
 constexpr uint32_t kHalf = 48 * 128;  // bytes between the channel halves of `operands`
 constexpr uint32_t kQdRows = 16 * 128, kKnRows = 32 * 128;
@@ -56,8 +58,10 @@ struct Smem {
   Stage stage[kTeams];
   Scratch scratch[kTeams];
   uint8_t out[8][512];  // per math warp: [16 tokens][16 values] bf16 on its way out
-  uint64_t full[kTeams];
-  uint64_t empty[kTeams];
+  uint64_t full[kTeams];    // factors are written
+  uint64_t empty[kTeams];   // the chain has read them
+  uint64_t raw[kTeams][2];  // q, k, gate have arrived
+  uint64_t v[kTeams][2];    // v has arrived
 };
 
 /// Byte offset of (row, 16-byte unit 0..15) in a tile of `rows` rows.
@@ -174,10 +178,11 @@ __device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, int seq
     if (c > 0) StoreOut(packed, sm.out[warp], out + (c - 1) * (kChunk * p.out_row), p.out_row, kChunk, lane);
     // The transposed load gives (values, tokens): matrices in the order a0 a1 a2 a3 of the A operand.
     uint32_t v[4];
+    BarrierWait(&sm.v[c & (kTeams - 1)][(c / kTeams) & 1], (c / (2 * kTeams)) & 1);
     LoadMatrix4Transposed(v, SmemAddr(st.v[(c / kTeams) & 1]) + v_offset);
-    float2 d[16];
+    float4 d[8];
 #pragma unroll
-    for (int j = 0; j < 16; ++j) d[j] = *reinterpret_cast<const float2*>(&st.decay[8 * j + col]);
+    for (int j = 0; j < 8; ++j) d[j] = *reinterpret_cast<const float4*>(&st.decay[(lane & 3) * kDecayPitch + 4 * j]);
     WgmmaWait<0>();
     Pin(xo);
     uint32_t r[4];
@@ -187,11 +192,15 @@ __device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, int seq
     r[3] = PackBf16(Bf16Lo(v[3]) - xo[6], Bf16Hi(v[3]) - xo[7]);
 
 #pragma unroll
-    for (int j = 0; j < 16; ++j) {
-      s[4 * j] *= d[j].x;
-      s[4 * j + 1] *= d[j].y;
-      s[4 * j + 2] *= d[j].x;
-      s[4 * j + 3] *= d[j].y;
+    for (int j = 0; j < 8; ++j) {
+      s[8 * j] *= d[j].x;
+      s[8 * j + 1] *= d[j].y;
+      s[8 * j + 2] *= d[j].x;
+      s[8 * j + 3] *= d[j].y;
+      s[8 * j + 4] *= d[j].z;
+      s[8 * j + 5] *= d[j].w;
+      s[8 * j + 6] *= d[j].z;
+      s[8 * j + 7] *= d[j].w;
     }
     float o[8];
     // o gets its own accumulators: two wgmmas whose accumulators overlap in part make ptxas serialise both.
@@ -261,34 +270,32 @@ __device__ __forceinline__ float2 RowSquares(uint32_t tile_lane, int lane) {
   return make_float2(odd ? d0[1] : d0[0], odd ? d1[3] : d1[2]);
 }
 
-struct Sources {
-  const char *q, *k, *x, *v;  // this thread's first 16 bytes of the team's next chunk
-};
-
-/// Rows 0..valid-1 of one chunk's q, k and gate into raw buffer `buffer`; zeros below.
-__device__ __forceinline__ void PrefetchRaw(const DeltaParams& p, const Sources& src, Scratch& sc, int buffer, int thread,
-                                            int valid) {
-  const int row0 = thread >> 4, unit = thread & 15;
+/// Starts the copies of one chunk's q, k and gate into raw buffer `buffer`; one thread. Rows beyond the sequence
+/// arrive as whatever follows (zeros beyond the tensor): ZeroTail removes them.
+__device__ __forceinline__ void FetchRaw(const DeltaParams& p, Scratch& sc, uint64_t* bar, int buffer, int key_head, int head,
+                                         int token) {
+  BarrierExpect(bar, 3 * kTile);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int row = row0 + 4 * i;
-    const bool ok = row < valid;
-    const uint32_t at = TileOffset<kChunk>(row, unit);
-    const int64_t step = ok ? i * 8 : 0;  // 4 rows of 2-byte elements; a row past the end is not read
-    CopyAsync16(SmemAddr(sc.k[buffer]) + at, src.k + step * p.k_row, ok);
-    CopyAsync16(SmemAddr(sc.q[buffer]) + at, src.q + step * p.q_row, ok);
-    CopyAsync16(SmemAddr(sc.x[buffer]) + at, src.x + step * p.gate_row, ok);
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t at = buffer * kTile + half * (kTile / 2);
+    TensorLoad3(SmemAddr(sc.k) + at, &p.k_map, bar, 64 * half, key_head, token);
+    TensorLoad3(SmemAddr(sc.q) + at, &p.q_map, bar, 64 * half, key_head, token);
+    TensorLoad3(SmemAddr(sc.x) + at, &p.gate_map, bar, 64 * half, head, token);
   }
 }
 
-__device__ __forceinline__ void PrefetchV(const DeltaParams& p, const Sources& src, uint8_t* tile, int thread, int valid) {
-  const int row0 = thread >> 4, unit = thread & 15;
+__device__ __forceinline__ void FetchV(const DeltaParams& p, uint8_t* tile, uint64_t* bar, int head, int token) {
+  BarrierExpect(bar, kTile);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int row = row0 + 4 * i;
-    const bool ok = row < valid;
-    const int64_t step = ok ? i * 8 : 0;
-    CopyAsync16(SmemAddr(tile) + TileOffset<kChunk>(row, unit), src.v + step * p.v_row, ok);
+  for (int half = 0; half < 2; ++half) {
+    TensorLoad3(SmemAddr(tile) + half * (kTile / 2), &p.v_map, bar, 64 * half, head, token);
+  }
+}
+
+/// Zeros in rows valid..15 of a tile: the next sequence's values (or NaN) must not meet even a zero factor.
+__device__ __forceinline__ void ZeroTail(uint32_t tile, int thread, int valid) {
+  for (int i = thread; i < (kChunk - valid) * 16; i += kTeamThreads) {
+    StoreShared4(tile + ((i & 15) >> 3) * (kTile / 2) + (valid + (i >> 4)) * 128 + (i & 7) * 16, 0, 0, 0, 0);
   }
 }
 
@@ -329,48 +336,39 @@ __device__ __forceinline__ void FactorLoop(Smem& sm, const DeltaParams& p, int h
   }
   const float bound = p.lower_bound * kLog2e;
 
-  Sources src;
-  {
-    const int64_t row = begin + team * kChunk + (thread >> 4);
-    const int unit = (thread & 15) * 8;
-    src.q = reinterpret_cast<const char*>(static_cast<const __nv_bfloat16*>(p.q) + row * p.q_row + key_head * kDim + unit);
-    src.k = reinterpret_cast<const char*>(static_cast<const __nv_bfloat16*>(p.k) + row * p.k_row + key_head * kDim + unit);
-    src.x = reinterpret_cast<const char*>(static_cast<const __nv_bfloat16*>(p.gate) + row * p.gate_row + head * kDim + unit);
-    src.v = reinterpret_cast<const char*>(static_cast<const __nv_bfloat16*>(p.v) + row * p.v_row + head * kDim + unit);
-  }
-  const int64_t turn = kTeams * kChunk * 2;  // bytes per unit row pitch between this team's chunks
+  const int token0 = static_cast<int>(begin);
   auto rows_of = [&](int c) {
     return static_cast<int>(max(int64_t{0}, min(static_cast<int64_t>(kChunk), length - static_cast<int64_t>(c) * kChunk)));
   };
-  auto advance_raw = [&] {
-    src.q += turn * p.q_row;
-    src.k += turn * p.k_row;
-    src.x += turn * p.gate_row;
-  };
-
   uint32_t beta_next = 0;
   if (team < chunks) {
     const int lane = thread & 31;
     const int valid = rows_of(team);
-    PrefetchRaw(p, src, scratch, 0, thread, valid);
-    PrefetchV(p, src, stage.v[0], thread, valid);
-    CopyAsyncCommit();
-    advance_raw();
-    PrefetchRaw(p, src, scratch, 1, thread, rows_of(team + kTeams));
-    CopyAsyncCommit();
+    if (thread == 0) {
+      FetchRaw(p, scratch, &sm.raw[team][0], 0, key_head, head, token0 + team * kChunk);
+      FetchV(p, stage.v[0], &sm.v[team][0], head, token0 + team * kChunk);
+      if (team + kTeams < chunks) {
+        FetchRaw(p, scratch, &sm.raw[team][1], 1, key_head, head, token0 + (team + kTeams) * kChunk);
+      }
+    }
     if ((lane & 15) < valid) beta_next = LoadBeta(p, begin + team * kChunk + (lane & 15), head);
-    CopyAsyncWait<1>();
-    NamedBarrier(bar, kTeamThreads);
+    BarrierWait(&sm.raw[team][0], 0);
+    if (valid < kChunk) {
+      ZeroTail(SmemAddr(scratch.k[0]), thread, valid);
+      ZeroTail(SmemAddr(scratch.q[0]), thread, valid);
+      ZeroTail(SmemAddr(scratch.x[0]), thread, valid);
+      NamedBarrier(bar, kTeamThreads);
+    }
     if (warp == 0) WriteNorms(p, SmemAddr(scratch.k[0]) + MatrixLane(lane), SmemAddr(scratch.k_norm), 1.f, lane, valid);
     else WriteNorms(p, SmemAddr(scratch.q[0]) + MatrixLane(lane), SmemAddr(scratch.q_norm), p.scale, lane, valid);
   }
 
 #pragma unroll 1
   for (int c = team, n = 0; c < chunks; c += kTeams, ++n) {
-    // Opaque: addresses are recomputed from these few registers in every turn, which is cheaper than the spills
+    // Unhoisted: addresses are recomputed from these few registers in every turn, which is cheaper than the spills
     // that hoisting them out of the loop costs.
-    const int lane = Opaque(thread & 31);
-    const uint32_t sc = Opaque(SmemAddr(&scratch)), st = Opaque(SmemAddr(&stage));
+    const int lane = Unhoisted(thread & 31);
+    const uint32_t sc = Unhoisted(SmemAddr(&scratch)), st = Unhoisted(SmemAddr(&stage));
     const int valid = rows_of(c), next = rows_of(c + kTeams);
     const uint32_t beta_stored = beta_next;
     if (n > 0) BarrierWait(&sm.empty[team], (n - 1) & 1);  // the stage is free again
@@ -420,18 +418,32 @@ __device__ __forceinline__ void FactorLoop(Smem& sm, const DeltaParams& p, int h
           StoreShared(at + kKnRows, kn[i]);
         }
       }
-      StoreShared2(st + offsetof(Stage, decay) + thread * 8, Exp2(g0), Exp2(g1));
+      StoreShared2(st + offsetof(Stage, decay) + (thread & 3) * (kDecayPitch * 4) + (thread >> 2) * 8, Exp2(g0), Exp2(g1));
     }
-    CopyAsyncWait<0>();  // this chunk's v and the next chunk's raw tiles, asked for a turn ago
+    // The next chunk's raw tiles, asked for a turn ago, and this chunk's v if it needs its tail zeroed.
+    if (next > 0) {
+      BarrierWait(&sm.raw[team][(n + 1) & 1], ((n + 1) >> 1) & 1);
+      if (next < kChunk) {
+        const uint32_t raw = sc + ((n + 1) & 1) * kTile;
+        ZeroTail(raw + offsetof(Scratch, k), thread, next);
+        ZeroTail(raw + offsetof(Scratch, q), thread, next);
+        ZeroTail(raw + offsetof(Scratch, x), thread, next);
+      }
+    }
+    if (valid < kChunk) {
+      BarrierWait(&sm.v[team][n & 1], (n >> 1) & 1);
+      ZeroTail(st + offsetof(Stage, v) + (n & 1) * kTile, thread, valid);
+    }
     NamedBarrier(bar, kTeamThreads);
 
     // 2. This chunk's raw tiles are read: fetch the chunk after the next into them. v goes to the other buffer,
     //    whose reader (chunk c - 4) is done since `empty` said so.
-    advance_raw();
-    src.v += turn * p.v_row;
-    PrefetchRaw(p, src, scratch, n & 1, thread, rows_of(c + 2 * kTeams));
-    PrefetchV(p, src, stage.v[(n + 1) & 1], thread, next);
-    CopyAsyncCommit();
+    if (thread == 0) {
+      if (c + 2 * kTeams < chunks) {
+        FetchRaw(p, scratch, &sm.raw[team][n & 1], n & 1, key_head, head, token0 + (c + 2 * kTeams) * kChunk);
+      }
+      if (next > 0) FetchV(p, stage.v[(n + 1) & 1], &sm.v[team][(n + 1) & 1], head, token0 + (c + kTeams) * kChunk);
+    }
     if ((lane & 15) < next) beta_next = LoadBeta(p, begin + static_cast<int64_t>(c + kTeams) * kChunk + (lane & 15), head);
 
     // 3. A (warp 0) and P (warp 1).
@@ -511,7 +523,7 @@ __device__ __forceinline__ void FactorLoop(Smem& sm, const DeltaParams& p, int h
       LoadMatrix4(y, sc + offsetof(Scratch, y) + (lane & 15) * 32 + (lane >> 4) * 16);
       const uint32_t from = matrix + kKnRows + warp * kHalf;
       const uint32_t to = st + offsetof(Stage, w) + warp * (kTile / 2) + i0 * 128 + i0 * 16 + j0 * 2;
-      const uint32_t decay = st + offsetof(Stage, decay) + warp * 256 + j0 * 4;
+      const uint32_t decay = st + offsetof(Stage, decay) + (lane & 3) * (kDecayPitch * 4) + warp * 64;
 #pragma unroll
       for (int u = 0; u < 8; u += 2) {
         uint32_t b[4];
@@ -520,7 +532,7 @@ __device__ __forceinline__ void FactorLoop(Smem& sm, const DeltaParams& p, int h
         for (int h = 0; h < 2; ++h) {
           float w[4] = {0, 0, 0, 0};
           Mma16816(w, y, b[2 * h], b[2 * h + 1]);
-          const float2 e = LoadShared2(decay + (u + h) * 32);
+          const float2 e = LoadShared2(decay + (u + h) * 8);
           StoreShared(to ^ ((u + h) << 4), PackBf16(w[0] * e.x, w[1] * e.y));
           StoreShared((to ^ ((u + h) << 4)) + 1024, PackBf16(w[2] * e.x, w[3] * e.y));
         }
@@ -559,6 +571,10 @@ __global__ void __launch_bounds__(kThreads, 1) KdaPrefillKernel(const __grid_con
     for (int t = 0; t < kTeams; ++t) {
       BarrierInit(&sm.full[t], kTeamThreads);
       BarrierInit(&sm.empty[t], kMathThreads / 32);
+      for (int i = 0; i < 2; ++i) {
+        BarrierInit(&sm.raw[t][i], 1);
+        BarrierInit(&sm.v[t][i], 1);
+      }
     }
     BarrierInitFence();
   }

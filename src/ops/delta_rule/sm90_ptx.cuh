@@ -38,16 +38,20 @@ __device__ __forceinline__ void NamedBarrier(int id, int threads) {
 /// Generic-proxy writes to shared memory become visible to wgmma and TMA (each writing thread, before its arrival).
 __device__ __forceinline__ void FenceProxyAsync() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// ---- asynchronous copies --------------------------------------------------------------------------------------
-/// 16 bytes global -> shared; zeros instead when !valid (nothing is read then).
-__device__ __forceinline__ void CopyAsync16(uint32_t smem, const void* global, bool valid) {
-  const int bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(global), "r"(bytes) : "memory");
+// ---- bulk copies (TMA) ------------------------------------------------------------------------------------------
+__device__ __forceinline__ void BarrierExpect(uint64_t* bar, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SmemAddr(bar)), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void CopyAsyncCommit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kPending>
-__device__ __forceinline__ void CopyAsyncWait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+/// Box of a 3-D tensor map at (c0, c1, c2) -> shared memory; its bytes count towards `bar`. One thread.
+__device__ __forceinline__ void TensorLoad3(uint32_t smem, const void* map, uint64_t* bar, int c0, int c1, int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
+          smem),
+      "l"(map), "r"(SmemAddr(bar)), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
+}
+__device__ __forceinline__ void PrefetchMap(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
 // ---- registers per thread ----------------------------------------------------------------------------------------
@@ -152,8 +156,14 @@ template <int kPending>
 __device__ __forceinline__ void WgmmaWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-/// x, computed here and kept: without it the compiler reads threadIdx anew inside loops, tens of cycles each time.
+/// x, kept in a register: the compiler would otherwise read threadIdx anew inside loops, tens of cycles each time
+/// (an empty asm does not stop ptxas, a shuffle does).
 __device__ __forceinline__ uint32_t Opaque(uint32_t x) {
+  asm volatile("shfl.sync.bfly.b32 %0, %0, 0, 0x1f, 0xffffffff;" : "+r"(x));
+  return x;
+}
+/// x unknown to the front end from here on: what is computed from it is not hoisted over this point.
+__device__ __forceinline__ uint32_t Unhoisted(uint32_t x) {
   asm volatile("" : "+r"(x));
   return x;
 }
