@@ -26,6 +26,8 @@ struct DeltaParams {
   const int32_t* read_slots;
   const int32_t* write_slots;
   const int32_t* order;
+  float* workspace;        // segments: [segments][hv][2][V][K]
+  int64_t segment_tokens;  // multiple of 16
   int32_t hv;
   int32_t group;      // hv / hk
   int32_t norm_form;  // 0 none, 1 additive, 2 max
