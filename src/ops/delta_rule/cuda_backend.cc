@@ -139,8 +139,9 @@ Check CheckTokens(const Problem& p, const DeviceInfo& device) {
 double TokensCost(const Problem& p, const DeviceInfo& device) {
   const double state_bytes = 2.0 * p.sequences * p.hv * p.k * p.v * static_cast<double>(SizeOf(p.state));
   const double traffic = state_bytes / 3.6e6;
-  const double steps = 0.35 * static_cast<double>(p.max_length);
-  const double waves = 0.35 * static_cast<double>(p.tokens) * p.hv * p.v / 32 / (8.0 * std::max(device.multiprocessors, 1));
+  // H200, 2026-11-30: 2.25 us per token of a sequence; eight CTAs of 32 values per SM before that grows.
+  const double steps = 2.25 * static_cast<double>(p.max_length);
+  const double waves = 2.25 * static_cast<double>(p.tokens) * p.hv * p.v / 32 / (8.0 * std::max(device.multiprocessors, 1));
   return 4 + std::max({traffic, steps, waves});
 }
 
@@ -155,12 +156,44 @@ const DeltaBackend kTokens = {
     .run = RunTokens,
 };
 
+// ---- one token per sequence -----------------------------------------------------------------------------------
+Check CheckDecode(const Problem& p, const DeviceInfo& device) {
+  Check c = CheckTokens(p, device);
+  if (!c.ok()) return c;
+  if (p.k != 128 || p.v % 32 != 0) {
+    return Check::Refuse("needs k = 128 and v a multiple of 32, got k=" + std::to_string(p.k) +
+                         " v=" + std::to_string(p.v));
+  }
+  if (p.max_length > 1) {
+    return Check::Refuse("takes one token per sequence, the longest has " + std::to_string(p.max_length));
+  }
+  if (p.token_states) return Check::Refuse("keeps no state per token");
+  if (p.alignment != 16) return Check::Refuse("needs alignment=16, got " + std::to_string(p.alignment));
+  return c;
+}
+
+double DecodeCost(const Problem& p, const DeviceInfo&) {
+  const double bytes = 2.0 * p.sequences * p.hv * p.k * p.v * static_cast<double>(SizeOf(p.state));
+  return 4 + bytes / 3.8e6;
+}
+
+const DeltaBackend kDecode = {
+    .name = "cuda_decode",
+    .description = "CUDA, one token per sequence, fp32 arithmetic; bound by reading and writing the state",
+    .check = CheckDecode,
+    .workspace_bytes = NoWorkspace,
+    .cost_us = DecodeCost,
+    .run = [](Stream& s, const Problem& p, const Args& a, Workspace) { return LaunchDecode(s, p, a); },
+};
+
 }  // namespace
 
 std::span<const DeltaBackend> CudaBackends(Op op) {
   static const std::array<DeltaBackend, 3> kda_prefill = {kChunk16, kSegments, kTokens};
+  static const std::array<DeltaBackend, 2> decode = {kDecode, kTokens};
   if (op == Op::kKdaPrefill) return kda_prefill;
-  return {&kTokens, 1};
+  if (op == Op::kGdnPrefill) return {&kTokens, 1};
+  return decode;
 }
 
 }  // namespace fluvial::ops::delta_rule
