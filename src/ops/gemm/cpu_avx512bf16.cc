@@ -113,7 +113,8 @@ void Rows(const uint16_t* x, int64_t xs, const float* panel, int64_t m, int64_t 
   auto run = [&](auto tile, int64_t rows) {
     for (; i + rows <= m; i += rows) {
       tile(x + i * xs, xs, panel, pairs, block + i * kColumns, first_chunk,
-           total == nullptr ? nullptr : total + i * kColumns, first_block, i == 0 ? ahead : Ahead());
+           total == nullptr ? nullptr : total + i * kColumns, first_block,
+           i == 0 && ahead.rows > 0 ? ahead : AheadOfX(x + (i + rows) * xs, xs * 2, m - i - rows, rows, pairs * 4));
     }
   };
   run(Tile<8, NV>, 8);

@@ -150,7 +150,8 @@ HWY_INLINE int64_t Tiles(const float* x, int64_t xs, const float* panel, int64_t
                          bool first_chunk, float* total, bool first_block, const Ahead& ahead) {
   for (; i + MR <= m; i += MR) {
     Tile<MR, NV>(x + i * xs, xs, panel, k, block + i * kColumns, first_chunk,
-                 total == nullptr ? nullptr : total + i * kColumns, first_block, i == 0 ? ahead : Ahead());
+                 total == nullptr ? nullptr : total + i * kColumns, first_block,
+                 i == 0 && ahead.rows > 0 ? ahead : AheadOfX(x + (i + MR) * xs, xs * 4, m - i - MR, MR, k * 4));
   }
   return i;
 }

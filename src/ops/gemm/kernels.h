@@ -39,6 +39,11 @@ struct Kernel {
                    bool first_chunk, float* total, bool first_block, const Ahead& ahead) = nullptr;
 };
 
+/// The next rows of x, for tiles that have no weights to fetch: at the end of a tile, `left` rows are still to come.
+inline Ahead AheadOfX(const void* next, int64_t pitch_bytes, int64_t left, int64_t rows, int64_t bytes) {
+  return {static_cast<const char*>(next), pitch_bytes, left < rows ? left : rows, (bytes + 63) / 64 + 1};
+}
+
 /// Walks an Ahead in `steps` calls of Next, a few lines at a time: a burst would fill the core's miss buffers and stall
 /// it.
 class Prefetcher {
