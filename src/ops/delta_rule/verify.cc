@@ -96,7 +96,7 @@ Case GenerateCase(Op op, uint64_t seed, int64_t index) {
   if (r.Chance(0.3)) c.extra = static_cast<int32_t>(r.Int(1, 4));
   if (p.prefill() && r.Chance(0.3)) p.checkpoint_every = r.Chance(0.7) ? 64 : 128;
   if (!p.prefill() && r.Chance(0.3)) p.token_states = true;
-  if (p.sequences > 1 && r.Chance(0.1)) c.nan = static_cast<int32_t>(r.Int(0, p.sequences - 1));
+  if (p.sequences > 1 && r.Chance(0.2)) c.nan = static_cast<int32_t>(r.Int(0, p.sequences - 1));
   return c;
 }
 
@@ -186,7 +186,9 @@ Result<VerifyReport> Verify(std::span<const std::unique_ptr<Stream>> streams, co
       }
     }
     ++report.cases;
-    if (options.progress && !options.progress(++done, static_cast<int64_t>(cases.size()))) {
+    ++done;
+    if ((options.stop_at_first_failure && report.failed > 0) ||
+        (options.progress && !options.progress(done, static_cast<int64_t>(cases.size())))) {
       report.stopped = true;
       break;
     }

@@ -29,6 +29,7 @@ struct VerifyOptions {
   uint64_t seed = 1;
   std::string line;         ///< not empty: this case only
   bool cpu_targets = true;  ///< repeat CPU backends with every instruction set this CPU has
+  bool stop_at_first_failure = false;
   /// Called after each case with (done, all); return false to stop early.
   std::function<bool(int64_t, int64_t)> progress;
   /// Backends to check instead of Backends(op): for tests of the checker.
