@@ -28,7 +28,8 @@ Check CheckChunk16(const Problem& p, const DeviceInfo& device) {
     return Check::Refuse("needs k = v = 128, got k=" + std::to_string(p.k) + " v=" + std::to_string(p.v));
   }
   if (p.io != DType::kBF16) return Check::Refuse("needs io=bf16, got " + std::string(fluvial::Name(p.io)));
-  if (p.gate != GateForm::kBounded) return Check::Refuse("needs a bounded gate (16 unbounded decays overflow its range)");
+  if (p.gate != GateForm::kBounded)
+    return Check::Refuse("needs a bounded gate (16 unbounded decays overflow its range)");
   if (p.gate_dtype != DType::kBF16) {
     return Check::Refuse("needs gate_dtype=bf16, got " + std::string(fluvial::Name(p.gate_dtype)));
   }
@@ -83,7 +84,8 @@ double TokensCost(const Problem& p, const DeviceInfo& device) {
   const double state_bytes = 2.0 * p.sequences * p.hv * p.k * p.v * static_cast<double>(SizeOf(p.state));
   const double traffic = state_bytes / 3.6e6;
   const double steps = 0.35 * static_cast<double>(p.max_length);
-  const double waves = 0.35 * static_cast<double>(p.tokens) * p.hv * p.v / 32 / (8.0 * std::max(device.multiprocessors, 1));
+  const double waves =
+      0.35 * static_cast<double>(p.tokens) * p.hv * p.v / 32 / (8.0 * std::max(device.multiprocessors, 1));
   return 4 + std::max({traffic, steps, waves});
 }
 
