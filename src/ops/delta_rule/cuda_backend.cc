@@ -28,7 +28,8 @@ Check CheckChunk16(const Problem& p, const DeviceInfo& device) {
     return Check::Refuse("needs k = v = 128, got k=" + std::to_string(p.k) + " v=" + std::to_string(p.v));
   }
   if (p.io != DType::kBF16) return Check::Refuse("needs io=bf16, got " + std::string(fluvial::Name(p.io)));
-  if (p.gate != GateForm::kBounded) return Check::Refuse("needs a bounded gate (16 unbounded decays overflow its range)");
+  if (p.gate != GateForm::kBounded)
+    return Check::Refuse("needs a bounded gate (16 unbounded decays overflow its range)");
   if (p.gate_dtype != DType::kBF16) {
     return Check::Refuse("needs gate_dtype=bf16, got " + std::string(fluvial::Name(p.gate_dtype)));
   }
@@ -68,7 +69,8 @@ const DeltaBackend kChunk16 = {
     .check = CheckChunk16,
     .workspace_bytes = NoWorkspace,
     .cost_us = Chunk16Cost,
-    .run = [](Stream& s, const Problem& p, const Args& a, Workspace w) { return LaunchKdaPrefillChunk16(s, p, a, 0, w); },
+    .run = [](Stream& s, const Problem& p, const Args& a,
+              Workspace w) { return LaunchKdaPrefillChunk16(s, p, a, 0, w); },
 };
 
 // ---- the same in segments: exact affine scan, for few heads and long sequences ----------------------------------
@@ -93,7 +95,8 @@ Segmentation ChooseSegments(const Problem& p, const DeviceInfo& device) {
     const int64_t scanned = std::max<int64_t>(segments - p.sequences, 0);
     const int64_t longest = ((p.max_length + 15) / 16 + per_segment - 1) / per_segment;
     const int64_t steps = per_segment * (Waves(2 * scanned * p.hv, sms) + Waves(segments * p.hv, sms));
-    const double cost = 3 * kLaunchUs + kStepUs * static_cast<double>(steps) + kCombineUs * static_cast<double>(longest);
+    const double cost =
+        3 * kLaunchUs + kStepUs * static_cast<double>(steps) + kCombineUs * static_cast<double>(longest);
     if (best.tokens == 0 || cost < best.cost_us) best = {per_segment * 16, cost};
     if (per_segment == kMinSegmentChunks) break;
   }
@@ -119,10 +122,8 @@ const DeltaBackend kSegments = {
     .check = CheckSegments,
     .workspace_bytes = SegmentsWorkspace,
     .cost_us = [](const Problem& p, const DeviceInfo& d) { return ChooseSegments(p, d).cost_us; },
-    .run =
-        [](Stream& s, const Problem& p, const Args& a, Workspace w) {
-          return LaunchKdaPrefillChunk16(s, p, a, ChooseSegments(p, s.device()).tokens, w);
-        },
+    .run = [](Stream& s, const Problem& p, const Args& a,
+              Workspace w) { return LaunchKdaPrefillChunk16(s, p, a, ChooseSegments(p, s.device()).tokens, w); },
 };
 
 // ---- token by token ------------------------------------------------------------------------------------------
@@ -141,7 +142,8 @@ double TokensCost(const Problem& p, const DeviceInfo& device) {
   const double traffic = state_bytes / 3.6e6;
   // H200, 2026-11-30: 2.25 us per token of a sequence; eight CTAs of 32 values per SM before that grows.
   const double steps = 2.25 * static_cast<double>(p.max_length);
-  const double waves = 2.25 * static_cast<double>(p.tokens) * p.hv * p.v / 32 / (8.0 * std::max(device.multiprocessors, 1));
+  const double waves =
+      2.25 * static_cast<double>(p.tokens) * p.hv * p.v / 32 / (8.0 * std::max(device.multiprocessors, 1));
   return 4 + std::max({traffic, steps, waves});
 }
 

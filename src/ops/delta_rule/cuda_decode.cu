@@ -110,7 +110,9 @@ __global__ void __launch_bounds__(kThreads) DecodeKernel(const __grid_constant__
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const int at = row + r * kGroups;
-        value[r] = at < end ? Get(static_cast<const IoT*>(p.v)[token * p.v_row + static_cast<int64_t>(head) * p.v_dim + at]) : 0.f;
+        value[r] = at < end
+                       ? Get(static_cast<const IoT*>(p.v)[token * p.v_row + static_cast<int64_t>(head) * p.v_dim + at])
+                       : 0.f;
         predict[r] = 0;
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
@@ -156,9 +158,12 @@ __global__ void __launch_bounds__(kThreads) DecodeKernel(const __grid_constant__
 
 template <class IoT>
 cudaError_t LaunchState(const TokenParams& p, DType state, unsigned blocks, cudaStream_t stream) {
-  if (state == DType::kF32) DecodeKernel<IoT, float><<<blocks, kThreads, 0, stream>>>(p);
-  else if (state == DType::kBF16) DecodeKernel<IoT, __nv_bfloat16><<<blocks, kThreads, 0, stream>>>(p);
-  else DecodeKernel<IoT, __half><<<blocks, kThreads, 0, stream>>>(p);
+  if (state == DType::kF32)
+    DecodeKernel<IoT, float><<<blocks, kThreads, 0, stream>>>(p);
+  else if (state == DType::kBF16)
+    DecodeKernel<IoT, __nv_bfloat16><<<blocks, kThreads, 0, stream>>>(p);
+  else
+    DecodeKernel<IoT, __half><<<blocks, kThreads, 0, stream>>>(p);
   return cudaGetLastError();
 }
 
@@ -176,9 +181,15 @@ Status LaunchDecode(Stream& stream, const Problem& problem, const Args& args) {
   auto* native = static_cast<cudaStream_t>(stream.native());
   cudaError_t e = cudaSuccess;
   switch (problem.io) {
-    case DType::kF32: e = LaunchState<float>(p, problem.state, blocks, native); break;
-    case DType::kBF16: e = LaunchState<__nv_bfloat16>(p, problem.state, blocks, native); break;
-    default: e = LaunchState<__half>(p, problem.state, blocks, native); break;
+    case DType::kF32:
+      e = LaunchState<float>(p, problem.state, blocks, native);
+      break;
+    case DType::kBF16:
+      e = LaunchState<__nv_bfloat16>(p, problem.state, blocks, native);
+      break;
+    default:
+      e = LaunchState<__half>(p, problem.state, blocks, native);
+      break;
   }
   if (e == cudaSuccess) return Status::Ok();
   return Status::Failed(std::string(Name(problem.op)) + " cuda_decode: launch: " + cudaGetErrorString(e));
