@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures one checkpoint on this machine: engine_speed MODEL [prompt tokens] [answer tokens] [threads] [repeats]
+// Measures one checkpoint on this machine: engine_bench MODEL [prompt tokens] [answer tokens] [threads] [repeats]
 //
 // Prints every repeat and the best: prompt tokens per second, answer tokens per second, the bytes of weights that each
 // answer token reads, and beside them the read bandwidth of this machine over the same mapped file - the ceiling of
@@ -52,7 +52,7 @@ double ReadBandwidth(const std::string& path, fluvial::ThreadPool& pool, int rep
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: engine_speed MODEL [prompt=512] [answer=64] [threads=0] [repeats=5]\n");
+    std::fprintf(stderr, "usage: engine_bench MODEL [prompt=512] [answer=64] [threads=0] [repeats=5]\n");
     return 2;
   }
   const auto arg = [&](int i, int fallback) { return argc > i ? std::atoi(argv[i]) : fallback; };
