@@ -44,6 +44,19 @@ void Bpe::Finish(bool by_rank, bool whole_piece_first) {
     const char c = static_cast<char>(byte);
     byte_ids_[byte] = vocabulary_.Find({&c, 1});
   }
+  byte_pairs_.assign(256 * 256, {kNone, kNone});
+  for (int left = 0; left < 256; ++left) {
+    for (int right = 0; right < 256; ++right) {
+      PairMap::Merge& pair = byte_pairs_[left << 8 | right];
+      if (by_rank) {
+        const std::array<char, 2> text = {static_cast<char>(left), static_cast<char>(right)};
+        const uint32_t id = vocabulary_.Find({text.data(), text.size()});
+        pair = {id, id};
+      } else if (const PairMap::Merge* m = pairs_.Get(byte_ids_[left], byte_ids_[right])) {
+        pair = *m;
+      }
+    }
+  }
 }
 
 void Bpe::Encode(std::string_view piece, BpeScratch* scratch, std::vector<int32_t>* out) const {
@@ -107,7 +120,13 @@ void Bpe::MergeShort(std::string_view piece, const Lookup& lookup, std::vector<i
     ranks[i] = m.rank;
     merged[i] = m.id;
   };
-  for (uint32_t i = 0; i < n; ++i) update(i);
+  if (n == 0) return;
+  for (uint32_t i = 0; i + 1 < n; ++i) {
+    const PairMap::Merge m = BytePair(piece, starts[i], starts[i + 1]);
+    ranks[i] = m.rank;
+    merged[i] = m.id;
+  }
+  ranks[n - 1] = kNone;
   while (n > 1) {
     const auto at = static_cast<uint32_t>(std::min_element(ranks.begin(), ranks.begin() + n) - ranks.begin());
     if (ranks[at] == kNone) break;
@@ -155,7 +174,12 @@ void Bpe::MergeLong(std::string_view piece, const Lookup& lookup, BpeScratch* s,
     s->merged[i] = m.id;
     if (m.rank != kNone) s->heap.push_back(uint64_t{m.rank} << 32 | i);
   };
-  for (uint32_t i = 0; i < n; ++i) update(i);
+  for (uint32_t i = 0; i + 1 < n; ++i) {
+    const PairMap::Merge m = BytePair(piece, s->starts[i], s->starts[i + 1]);
+    s->ranks[i] = m.rank;
+    s->merged[i] = m.id;
+    if (m.rank != kNone) s->heap.push_back(uint64_t{m.rank} << 32 | i);
+  }
   const std::greater<uint64_t> later;
   std::make_heap(s->heap.begin(), s->heap.end(), later);
   const auto update_and_push = [&](uint32_t i) {

@@ -77,9 +77,12 @@ def environment():
     return env
 
 
+_ENVIRONMENT = environment()
+
+
 def render(template, variables):
     """(text, None) or (None, name of the exception and its message)."""
     try:
-        return environment().from_string(template).render(**variables), None
+        return _ENVIRONMENT.from_string(template).render(**variables), None
     except Exception as error:  # every failure of a template is a result here
         return None, f"{type(error).__name__}: {error}"

@@ -14,17 +14,13 @@ namespace fluvial::sm90 {
 struct DeltaParams {
   // Tensor maps of q, k, v and gate: dims {128, heads, tokens}, box {64, 1, chunk}, 128-byte swizzle.
   CUtensorMap q_map, k_map, v_map, gate_map;
-  const void* q;
-  const void* k;
-  const void* v;
-  const void* gate;
   const void* beta;
   const float* a_log;    // may be null
   const float* dt_bias;  // may be null
   void* out;
   void* state;
-  int64_t q_row, k_row, v_row, gate_row, beta_row, out_row;  // elements between tokens
-  int64_t slot_pitch;                                        // elements between slots
+  int64_t beta_row, out_row;  // elements between tokens
+  int64_t slot_pitch;                  // elements between slots
   const ops::PlanHeader* header;
   const int64_t* offsets;
   const int32_t* read_slots;

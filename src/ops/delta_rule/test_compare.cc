@@ -31,7 +31,7 @@ std::string Number(double x) {
 
 Precision PrecisionOf(const DeltaBackend& backend) {
   Precision p;
-  const bool tensor_cores = backend.name.starts_with("cuda") || backend.name.starts_with("sm90");
+  const bool tensor_cores = backend.name.starts_with("cuda_chunk");
   // bf16 keeps 8 bits; CUDA's fast exp2 and reciprocal cost another bit or two in gates.
   if (tensor_cores || backend.name.ends_with("_bf16")) p.operand = 0x1p-8;
   if (tensor_cores) p.gate = 0x1p-19;

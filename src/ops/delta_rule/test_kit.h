@@ -54,7 +54,7 @@ struct Precision {
   double gate = 0x1p-21;        ///< relative error of a log decay
 };
 
-/// By name: bf16 operands for backends whose name says so ("cuda...", "..._bf16"), fp32 otherwise.
+/// By name: bf16 operands for backends whose name says so ("cuda_chunk...", "..._bf16"), fp32 otherwise.
 Precision PrecisionOf(const DeltaBackend& backend);
 
 struct Verdict {

@@ -130,13 +130,14 @@ Value Indent(Interpreter& interpreter, const Value& input, const Args& args) {
 
 Value Truncate(Interpreter&, const Value& input, const Args& args) {
   Bound bound("truncate", args, {"length", "killwords", "end", "leeway"});
-  RequireText(input, "truncate");
   Int length = bound.Integer(0, 255);
   Value end = bound[2].value_or(Value::String("..."));
   RequireText(end, "truncate");
   Int leeway = bound.NoneOrAbsent(3) ? 5 : RequireInt(*bound[3], "truncate");
   if (length < end.TextLength() || leeway < 0) FailRuntime("truncate: length or leeway is too small");
-  if (input.TextLength() <= length + leeway) return input;
+  Int size = Length(input);
+  if (size >= 0 && size <= length + leeway) return input;
+  RequireText(input, "truncate");
   std::string text = input.Text();
   text.resize(OffsetOfCodePoint(text, static_cast<int64_t>(length - end.TextLength())));
   if (!bound.Bool(1, false)) {

@@ -72,7 +72,7 @@ class ReprWriter {
         [[fallthrough]];
       default:
         Fail(ErrorKind::kUnsupported,
-             "printing a " + TypeName(v) + " has no stable text; make it a list or call it first");
+             "printing a " + TypeName(v) + " is not supported, it has no stable text; make it a list or call it");
     }
     CheckStringSize(static_cast<Int>(out_.size()));
   }
