@@ -17,6 +17,9 @@ inline size_t KdaSegmentsWorkspace(int64_t segments, int64_t heads) {
   return static_cast<size_t>(segments * heads) * 2 * 128 * 128 * sizeof(float);
 }
 
+/// cuda_decode.cu: one token (or none) per sequence, k = 128, v a multiple of 32, 16-byte alignment.
+Status LaunchDecode(Stream& stream, const Problem& problem, const Args& args);
+
 /// cuda_tokens.cu: the recurrence token by token, any contract, prefill and decode.
 Status LaunchTokens(Stream& stream, const Problem& problem, const Args& args);
 

@@ -20,7 +20,7 @@ struct DeltaParams {
   void* out;
   void* state;
   int64_t beta_row, out_row;  // elements between tokens
-  int64_t slot_pitch;                  // elements between slots
+  int64_t slot_pitch;         // elements between slots
   const ops::PlanHeader* header;
   const int64_t* offsets;
   const int32_t* read_slots;

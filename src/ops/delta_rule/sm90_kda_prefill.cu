@@ -23,7 +23,8 @@ PFN_cuTensorMapEncodeTiled_v12000 Encoder() {
   static const PFN_cuTensorMapEncodeTiled_v12000 encoder = [] {
     void* f = nullptr;
     cudaDriverEntryPointQueryResult found{};
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found) != cudaSuccess ||
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found) !=
+            cudaSuccess ||
         found != cudaDriverEntryPointSuccess) {
       f = nullptr;
     }
@@ -38,10 +39,9 @@ Status EncodeMap(const TensorView& t, CUtensorMap* map) {
                               static_cast<cuuint64_t>(t.dim(0))};
   const cuuint64_t strides[2] = {static_cast<cuuint64_t>(t.stride(1)) * 2, static_cast<cuuint64_t>(t.stride(0)) * 2};
   const cuuint32_t box[3] = {64, 1, kernel::kChunk}, element_strides[3] = {1, 1, 1};
-  const CUresult e =
-      Encoder()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, t.data, dims, strides, box, element_strides,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult e = Encoder()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, t.data, dims, strides, box, element_strides,
+                               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (e != CUDA_SUCCESS) {
     return Status::Failed("kda_prefill cuda: the driver refused a tensor map of " + t.ToString() + " (error " +
                           std::to_string(e) + ")");
@@ -88,7 +88,8 @@ Status LaunchKdaPrefillChunk16(Stream& stream, const Problem& problem, const Arg
   const SequencePlan& plan = *args.plan;
   if (plan.sequences() == 0 && !stream.capturing()) return Status::Ok();
   if (Encoder() == nullptr) {
-    return Status::Failed("kda_prefill cuda: the NVIDIA driver is older than CUDA 12 and has no tensor maps; update it");
+    return Status::Failed(
+        "kda_prefill cuda: the NVIDIA driver is older than CUDA 12 and has no tensor maps; update it");
   }
   sm90::DeltaParams p{};
   if (args.q.dim(0) > 0) {
