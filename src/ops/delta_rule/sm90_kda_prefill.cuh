@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// KDA prefill on sm_90a, chunk 16, bounded gate: one CTA per (sequence, value head).
+// KDA prefill on sm_90a, chunk 16, bounded gate: one CTA per (sequence, value head), or per segment of a sequence.
 //
 // Two math warpgroups each hold 64 rows of S^T (V x K) as fp32 wgmma accumulators for the whole sequence; two
 // factor warpgroups (four teams of two warps) turn q, k, gate and beta of the next chunks into the operands of
@@ -9,6 +9,11 @@
 //     X = S kd^T,  R = v - X,  S <- S diag(e^G_end) + R W,  o = S_old qd^T + R P'^T,
 //     W = diag(beta) T^T kn diag(e^G_end),   P' = P T diag(beta).
 // The inverse and W are off the serial chain, which is two dependent groups of wgmma.
+//
+// Segments (few heads, long sequences): the recurrence is affine in S, so a segment maps the rows of S by s -> s M + b.
+// Mode::kScan runs the chain of every segment but the last twice - from zero state (b) and from the identity with
+// v = 0 (M) - CombineSegments turns these into the state at each segment's start, and Mode::kReplay runs all
+// segments from there. Exact, at about three times the work of Mode::kWhole.
 //
 // Why 16: the bounded gate gives |G| <= 80 nats = 115.4 bits in a chunk, so kn stays below 2^116 and fits bf16.
 // Rounding points (mirrored by the test reference): kd, qd, kn, W, P', T diag(beta), R and the copy of S that
@@ -70,21 +75,26 @@ __device__ __forceinline__ uint32_t TileOffset(int row, int unit) {
   return (unit >> 3) * (kRows * 128) + row * 128 + (((unit ^ row) & 7) << 4);
 }
 
+enum class Mode { kWhole, kScan, kReplay };
+
+/// What one CTA works on.
+struct Task {
+  int seq, head;
+  int64_t begin, length;  // tokens
+  bool transfer;          // kScan: from the identity with v = 0, for M
+  bool last;              // the sequence's last segment
+  float* workspace;       // [V][K] fp32 of this segment: kScan writes its b or M, kReplay reads its start state
+};
+
 // ---- math warpgroups ------------------------------------------------------------------------------------------
-template <class StateT>
-__device__ __forceinline__ void LoadState(float (&s)[64], const DeltaParams& p, int slot, int head, int row, int col) {
-  if (slot < 0) {
-#pragma unroll
-    for (int i = 0; i < 64; ++i) s[i] = 0.f;
-    return;
-  }
-  const StateT* base = static_cast<const StateT*>(p.state) + slot * p.slot_pitch + head * (kDim * kDim);
+template <class T>
+__device__ __forceinline__ void LoadState(float (&s)[64], const T* base, int row, int col) {
 #pragma unroll
   for (int j = 0; j < 16; ++j) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const StateT* at = base + (row + 8 * r) * kDim + 8 * j + col;
-      if constexpr (sizeof(StateT) == 4) {
+      const T* at = base + (row + 8 * r) * kDim + 8 * j + col;
+      if constexpr (sizeof(T) == 4) {
         const float2 x = *reinterpret_cast<const float2*>(at);
         s[4 * j + 2 * r] = x.x;
         s[4 * j + 2 * r + 1] = x.y;
@@ -97,23 +107,26 @@ __device__ __forceinline__ void LoadState(float (&s)[64], const DeltaParams& p, 
   }
 }
 
-template <class StateT>
-__device__ __forceinline__ void StoreState(const float (&s)[64], const DeltaParams& p, int slot, int head, int row,
-                                           int col) {
-  if (slot < 0) return;
-  StateT* base = static_cast<StateT*>(p.state) + slot * p.slot_pitch + head * (kDim * kDim);
+template <class T>
+__device__ __forceinline__ void StoreState(const float (&s)[64], T* base, int row, int col) {
 #pragma unroll
   for (int j = 0; j < 16; ++j) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      StateT* at = base + (row + 8 * r) * kDim + 8 * j + col;
-      if constexpr (sizeof(StateT) == 4) {
+      T* at = base + (row + 8 * r) * kDim + 8 * j + col;
+      if constexpr (sizeof(T) == 4) {
         *reinterpret_cast<float2*>(at) = make_float2(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]);
       } else {
         *reinterpret_cast<uint32_t*>(at) = PackBf16(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]);
       }
     }
   }
+}
+
+/// State of `head` in `slot` of the pool.
+template <class StateT>
+__device__ __forceinline__ StateT* PoolState(const DeltaParams& p, int slot, int head) {
+  return static_cast<StateT*>(p.state) + slot * p.slot_pitch + head * (kDim * kDim);
 }
 
 /// Fragments of S as the A operand: the accumulator layout of columns 16s..16s+15 is the A layout of step s.
@@ -136,28 +149,41 @@ __device__ __forceinline__ void StoreOut(const uint32_t (&o)[4], uint8_t* tile, 
   __syncwarp();  // before the next chunk overwrites the tile
 }
 
-template <class StateT>
-__device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, int seq, int head, int64_t begin, int64_t length) {
+template <class StateT, Mode kMode>
+__device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, const Task& task) {
   const int thread = Opaque(threadIdx.x);
   const int lane = thread & 31, warp = thread >> 5;  // warps 0..7
   const int wg = warp >> 2;
   const int row = wg * 64 + (warp & 3) * 16 + (lane >> 2), col = 2 * (lane & 3);
-  const int chunks = static_cast<int>((length + kChunk - 1) / kChunk);
+  const int chunks = static_cast<int>((task.length + kChunk - 1) / kChunk);
 
   float s[64];
-  LoadState<StateT>(s, p, p.read_slots[seq], head, row, col);
+  if constexpr (kMode == Mode::kReplay) {
+    LoadState(s, task.workspace, row, col);
+  } else {
+    const int slot = kMode == Mode::kWhole ? p.read_slots[task.seq] : -1;
+    if (slot >= 0) {
+      LoadState(s, PoolState<const StateT>(p, slot, task.head), row, col);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 64; ++i) {
+        const bool diagonal = row + 8 * ((i >> 1) & 1) == 8 * (i >> 2) + col + (i & 1);
+        s[i] = kMode == Mode::kScan && task.transfer && diagonal ? 1.f : 0.f;
+      }
+    }
+  }
   Pin(s);
   uint32_t a[32];
   StateToOperand(a, s);
 
-  __nv_bfloat16* out = static_cast<__nv_bfloat16*>(p.out) + begin * p.out_row + static_cast<int64_t>(head) * kDim + wg * 64 +
-                       (warp & 3) * 16;
+  __nv_bfloat16* out = static_cast<__nv_bfloat16*>(p.out) + task.begin * p.out_row +
+                       static_cast<int64_t>(task.head) * kDim + wg * 64 + (warp & 3) * 16;
   // ldmatrix lane address inside a v tile: token rows, this warp's 16 values.
   const int v_token = (lane & 7) + ((lane >> 4) << 3);
   const int v_unit = wg * 8 + (warp & 3) * 2 + ((lane >> 3) & 1);
   const uint32_t v_offset = TileOffset<kChunk>(v_token, v_unit);
 
-  float xo[16];
+  float xo[kMode == Mode::kScan ? 8 : 16];  // X, and S qd where outputs are made
   uint32_t packed[4];  // the previous chunk's output, out of the accumulators before the next wgmma starts
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c) {
@@ -169,17 +195,21 @@ __device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, int seq
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       // A step of 16 channels is 32 bytes inside the 128-byte swizzle atom; the upper 64 channels are kHalf on.
-      WgmmaM64N32K16(xo, &a[4 * k], b + (k >> 2) * (kHalf / 16) + (k & 3) * 2, k != 0);
+      const uint64_t at = b + (k >> 2) * (kHalf / 16) + (k & 3) * 2;
+      if constexpr (kMode == Mode::kScan) WgmmaM64N16K16(xo, &a[4 * k], at, k != 0);
+      else WgmmaM64N32K16(xo, &a[4 * k], at, k != 0);
     }
     WgmmaCommit();
 
     // While X and S qd run: the previous chunk's output, v and the decay factors. (S itself has to wait: ptxas
     // serialises a wgmma with any change of another one's accumulators.)
-    if (c > 0) StoreOut(packed, sm.out[warp], out + (c - 1) * (kChunk * p.out_row), p.out_row, kChunk, lane);
+    if (kMode != Mode::kScan && c > 0) StoreOut(packed, sm.out[warp], out + (c - 1) * (kChunk * p.out_row), p.out_row, kChunk, lane);
     // The transposed load gives (values, tokens): matrices in the order a0 a1 a2 a3 of the A operand.
-    uint32_t v[4];
+    uint32_t v[4] = {0, 0, 0, 0};
+    if (kMode != Mode::kScan || !task.transfer) {
     BarrierWait(&sm.v[c & (kTeams - 1)][(c / kTeams) & 1], (c / (2 * kTeams)) & 1);
     LoadMatrix4Transposed(v, SmemAddr(st.v[(c / kTeams) & 1]) + v_offset);
+    }
     float4 d[8];
 #pragma unroll
     for (int j = 0; j < 8; ++j) d[j] = *reinterpret_cast<const float4*>(&st.decay[(lane & 3) * kDecayPitch + 4 * j]);
@@ -205,10 +235,10 @@ __device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, int seq
     float o[8];
     // o gets its own accumulators: two wgmmas whose accumulators overlap in part make ptxas serialise both.
 #pragma unroll
-    for (int i = 0; i < 8; ++i) o[i] = xo[8 + i];
+    for (int i = 0; i < 8; ++i) o[i] = kMode == Mode::kScan ? 0.f : xo[(8 + i) % (sizeof(xo) / 4)];
     WgmmaFence();
     WgmmaM64N128K16Transposed(s, r, MatrixDescriptor(SmemAddr(st.w), kTile / 2, 1024, 1));
-    WgmmaM64N16K16(o, r, MatrixDescriptor(SmemAddr(st.p), 128, 256, 0));
+    if constexpr (kMode != Mode::kScan) WgmmaM64N16K16(o, r, MatrixDescriptor(SmemAddr(st.p), 128, 256, 0), 1);
     WgmmaCommit();
     WgmmaWait<0>();
     Pin(s);
@@ -221,11 +251,16 @@ __device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, int seq
     Pin(packed);
     Pin(a);
   }
-  if (chunks > 0) {
+  if (kMode != Mode::kScan && chunks > 0) {
     const int64_t done = static_cast<int64_t>(chunks - 1) * kChunk;
-    StoreOut(packed, sm.out[warp], out + done * p.out_row, p.out_row, static_cast<int>(length - done), lane);
+    StoreOut(packed, sm.out[warp], out + done * p.out_row, p.out_row, static_cast<int>(task.length - done), lane);
   }
-  StoreState<StateT>(s, p, p.write_slots[seq], head, row, col);
+  if constexpr (kMode == Mode::kScan) {
+    StoreState(s, task.workspace, row, col);
+  } else if (task.last) {
+    const int slot = p.write_slots[task.seq];
+    if (slot >= 0) StoreState(s, PoolState<StateT>(p, slot, task.head), row, col);
+  }
 }
 
 // ---- factor teams ---------------------------------------------------------------------------------------------
@@ -272,14 +307,15 @@ __device__ __forceinline__ float2 RowSquares(uint32_t tile_lane, int lane) {
 
 /// Starts the copies of one chunk's q, k and gate into raw buffer `buffer`; one thread. Rows beyond the sequence
 /// arrive as whatever follows (zeros beyond the tensor): ZeroTail removes them.
+template <bool kOutputs>
 __device__ __forceinline__ void FetchRaw(const DeltaParams& p, Scratch& sc, uint64_t* bar, int buffer, int key_head, int head,
                                          int token) {
-  BarrierExpect(bar, 3 * kTile);
+  BarrierExpect(bar, (kOutputs ? 3 : 2) * kTile);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const uint32_t at = buffer * kTile + half * (kTile / 2);
     TensorLoad3(SmemAddr(sc.k) + at, &p.k_map, bar, 64 * half, key_head, token);
-    TensorLoad3(SmemAddr(sc.q) + at, &p.q_map, bar, 64 * half, key_head, token);
+    if (kOutputs) TensorLoad3(SmemAddr(sc.q) + at, &p.q_map, bar, 64 * half, key_head, token);
     TensorLoad3(SmemAddr(sc.x) + at, &p.gate_map, bar, 64 * half, head, token);
   }
 }
@@ -316,7 +352,12 @@ __device__ __forceinline__ void WriteNorms(const DeltaParams& p, uint32_t tile_l
   }
 }
 
-__device__ __forceinline__ void FactorLoop(Smem& sm, const DeltaParams& p, int head, int64_t begin, int64_t length) {
+template <Mode kMode>
+__device__ __forceinline__ void FactorLoop(Smem& sm, const DeltaParams& p, const Task& task) {
+  constexpr bool kOutputs = kMode != Mode::kScan;  // q is used
+  const int head = task.head;
+  const int64_t begin = task.begin, length = task.length;
+  const bool with_v = kOutputs || !task.transfer;
   const int id = static_cast<int>(Opaque(threadIdx.x)) - kMathThreads;
   const int thread = id & (kTeamThreads - 1), team = id / kTeamThreads;
   const int warp = thread >> 5;  // 0 or 1
@@ -345,22 +386,22 @@ __device__ __forceinline__ void FactorLoop(Smem& sm, const DeltaParams& p, int h
     const int lane = thread & 31;
     const int valid = rows_of(team);
     if (thread == 0) {
-      FetchRaw(p, scratch, &sm.raw[team][0], 0, key_head, head, token0 + team * kChunk);
-      FetchV(p, stage.v[0], &sm.v[team][0], head, token0 + team * kChunk);
+      FetchRaw<kOutputs>(p, scratch, &sm.raw[team][0], 0, key_head, head, token0 + team * kChunk);
+      if (with_v) FetchV(p, stage.v[0], &sm.v[team][0], head, token0 + team * kChunk);
       if (team + kTeams < chunks) {
-        FetchRaw(p, scratch, &sm.raw[team][1], 1, key_head, head, token0 + (team + kTeams) * kChunk);
+        FetchRaw<kOutputs>(p, scratch, &sm.raw[team][1], 1, key_head, head, token0 + (team + kTeams) * kChunk);
       }
     }
     if ((lane & 15) < valid) beta_next = LoadBeta(p, begin + team * kChunk + (lane & 15), head);
     BarrierWait(&sm.raw[team][0], 0);
     if (valid < kChunk) {
       ZeroTail(SmemAddr(scratch.k[0]), thread, valid);
-      ZeroTail(SmemAddr(scratch.q[0]), thread, valid);
+      if (kOutputs) ZeroTail(SmemAddr(scratch.q[0]), thread, valid);
       ZeroTail(SmemAddr(scratch.x[0]), thread, valid);
       NamedBarrier(bar, kTeamThreads);
     }
     if (warp == 0) WriteNorms(p, SmemAddr(scratch.k[0]) + MatrixLane(lane), SmemAddr(scratch.k_norm), 1.f, lane, valid);
-    else WriteNorms(p, SmemAddr(scratch.q[0]) + MatrixLane(lane), SmemAddr(scratch.q_norm), p.scale, lane, valid);
+    else if (kOutputs) WriteNorms(p, SmemAddr(scratch.q[0]) + MatrixLane(lane), SmemAddr(scratch.q_norm), p.scale, lane, valid);
   }
 
 #pragma unroll 1
@@ -386,14 +427,14 @@ __device__ __forceinline__ void FactorLoop(Smem& sm, const DeltaParams& p, int h
           const uint32_t at = (raw ^ (((r4 + i) & 7) << 4)) + (r4 + i) * 128;
           x[i] = LoadShared(at + offsetof(Scratch, x));
           k[i] = LoadShared(at + offsetof(Scratch, k));
-          q[i] = LoadShared(at + offsetof(Scratch, q));
+          if (kOutputs) q[i] = LoadShared(at + offsetof(Scratch, q));
         }
       };
       load(0);
 #pragma unroll
       for (int r4 = 0; r4 < kChunk; r4 += 4) {
         const float4 kn4 = LoadShared4(sc + offsetof(Scratch, k_norm) + r4 * 4);
-        const float4 qn4 = LoadShared4(sc + offsetof(Scratch, q_norm) + r4 * 4);
+        const float4 qn4 = kOutputs ? LoadShared4(sc + offsetof(Scratch, q_norm) + r4 * 4) : kn4;
         uint32_t kd[4], qd[4], kn[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -405,7 +446,7 @@ __device__ __forceinline__ void FactorLoop(Smem& sm, const DeltaParams& p, int h
           const float e0 = Exp2(g0), e1 = Exp2(g1), n0 = Exp2(-g0), n1 = Exp2(-g1);
           const float k0 = Bf16Lo(k[i]) * kf, k1 = Bf16Hi(k[i]) * kf;
           kd[i] = PackBf16(k0 * e0, k1 * e1);
-          qd[i] = PackBf16(Bf16Lo(q[i]) * qf * e0, Bf16Hi(q[i]) * qf * e1);
+          if (kOutputs) qd[i] = PackBf16(Bf16Lo(q[i]) * qf * e0, Bf16Hi(q[i]) * qf * e1);
           kn[i] = PackBf16(k0 * n0, k1 * n1);
         }
         // The next rows are loaded before these are stored: the stores would hold the loads back.
@@ -414,7 +455,7 @@ __device__ __forceinline__ void FactorLoop(Smem& sm, const DeltaParams& p, int h
         for (int i = 0; i < 4; ++i) {
           const uint32_t at = (formed ^ (((r4 + i) & 7) << 4)) + (r4 + i) * 128;
           StoreShared(at, kd[i]);
-          StoreShared(at + kQdRows, qd[i]);
+          if (kOutputs) StoreShared(at + kQdRows, qd[i]);
           StoreShared(at + kKnRows, kn[i]);
         }
       }
@@ -426,11 +467,11 @@ __device__ __forceinline__ void FactorLoop(Smem& sm, const DeltaParams& p, int h
       if (next < kChunk) {
         const uint32_t raw = sc + ((n + 1) & 1) * kTile;
         ZeroTail(raw + offsetof(Scratch, k), thread, next);
-        ZeroTail(raw + offsetof(Scratch, q), thread, next);
+        if (kOutputs) ZeroTail(raw + offsetof(Scratch, q), thread, next);
         ZeroTail(raw + offsetof(Scratch, x), thread, next);
       }
     }
-    if (valid < kChunk) {
+    if (with_v && valid < kChunk) {
       BarrierWait(&sm.v[team][n & 1], (n >> 1) & 1);
       ZeroTail(st + offsetof(Stage, v) + (n & 1) * kTile, thread, valid);
     }
@@ -440,16 +481,16 @@ __device__ __forceinline__ void FactorLoop(Smem& sm, const DeltaParams& p, int h
     //    whose reader (chunk c - 4) is done since `empty` said so.
     if (thread == 0) {
       if (c + 2 * kTeams < chunks) {
-        FetchRaw(p, scratch, &sm.raw[team][n & 1], n & 1, key_head, head, token0 + (c + 2 * kTeams) * kChunk);
+        FetchRaw<kOutputs>(p, scratch, &sm.raw[team][n & 1], n & 1, key_head, head, token0 + (c + 2 * kTeams) * kChunk);
       }
-      if (next > 0) FetchV(p, stage.v[(n + 1) & 1], &sm.v[team][(n + 1) & 1], head, token0 + (c + kTeams) * kChunk);
+      if (with_v && next > 0) FetchV(p, stage.v[(n + 1) & 1], &sm.v[team][(n + 1) & 1], head, token0 + (c + kTeams) * kChunk);
     }
     if ((lane & 15) < next) beta_next = LoadBeta(p, begin + static_cast<int64_t>(c + kTeams) * kChunk + (lane & 15), head);
 
     // 3. A (warp 0) and P (warp 1).
     const uint32_t matrix = st + MatrixLane(lane);
     float d0[4] = {0, 0, 0, 0}, d1[4] = {0, 0, 0, 0};
-    {
+    if (kOutputs || warp == 0) {
       const uint32_t left = matrix + warp * kQdRows, right = matrix + kKnRows;
       float e0[4] = {0, 0, 0, 0}, e1[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -513,7 +554,7 @@ __device__ __forceinline__ void FactorLoop(Smem& sm, const DeltaParams& p, int h
       // Meanwhile warp 1 makes the row norms of the team's next chunk.
       const uint32_t raw = sc + ((n + 1) & 1) * kTile + MatrixLane(lane);
       WriteNorms(p, raw + offsetof(Scratch, k), sc + offsetof(Scratch, k_norm), 1.f, lane, next);
-      WriteNorms(p, raw + offsetof(Scratch, q), sc + offsetof(Scratch, q_norm), p.scale, lane, next);
+      if (kOutputs) WriteNorms(p, raw + offsetof(Scratch, q), sc + offsetof(Scratch, q_norm), p.scale, lane, next);
     }
     NamedBarrier(bar, kTeamThreads);
 
@@ -537,7 +578,7 @@ __device__ __forceinline__ void FactorLoop(Smem& sm, const DeltaParams& p, int h
           StoreShared((to ^ ((u + h) << 4)) + 1024, PackBf16(w[2] * e.x, w[3] * e.y));
         }
       }
-      if (warp == 1) {
+      if (kOutputs && warp == 1) {
         uint32_t pf[4];
         pf[0] = PackBf16(j0 <= i0 ? d0[0] : 0.f, j0 + 1 <= i0 ? d0[1] : 0.f);
         pf[1] = PackBf16(d0[2], d0[3]);
@@ -558,14 +599,57 @@ __device__ __forceinline__ void FactorLoop(Smem& sm, const DeltaParams& p, int h
   }
 }
 
-template <class StateT>
+/// Segments of a sequence of `length` tokens: at least one, so that an empty sequence hands its state on.
+__device__ __forceinline__ int Segments(int64_t length, int64_t segment) {
+  return max(1, static_cast<int>((length + segment - 1) / segment));
+}
+
+/// Finds the task of this block; false when the grid is larger than the work. In kScan and kReplay the grid is
+/// (segments, heads [x 2 in kScan]); segment s of a sequence is `segment_tokens` tokens from s * segment_tokens.
+template <Mode kMode>
+__device__ __forceinline__ bool FindTask(const DeltaParams& p, Task* task) {
+  const int sequences = p.header->sequences;
+  if constexpr (kMode == Mode::kWhole) {
+    const int index = blockIdx.x / p.hv;
+    if (index >= sequences) return false;
+    task->seq = p.order[index];
+    task->head = blockIdx.x % p.hv;
+    task->begin = p.offsets[task->seq];
+    task->length = p.offsets[task->seq + 1] - task->begin;
+    task->last = true;
+    return true;
+  } else {
+    constexpr int kKinds = kMode == Mode::kScan ? 2 : 1;
+    const int per_segment = p.hv * kKinds;
+    const int index = blockIdx.x / per_segment, rest = blockIdx.x % per_segment;
+    task->head = rest % p.hv;
+    task->transfer = rest >= p.hv;
+    int first = 0;  // segments of the sequences before
+    for (int n = 0; n < sequences; ++n) {
+      const int64_t begin = p.offsets[n], length = p.offsets[n + 1] - begin;
+      const int count = Segments(length, p.segment_tokens);
+      if (index < first + count) {
+        const int segment = index - first;
+        task->seq = n;
+        task->begin = begin + segment * p.segment_tokens;
+        task->last = segment == count - 1;
+        task->length = task->last ? length - segment * p.segment_tokens : p.segment_tokens;
+        const int64_t cell = (static_cast<int64_t>(index) * p.hv + task->head) * 2 + (kMode == Mode::kScan && task->transfer);
+        task->workspace = p.workspace + cell * (kDim * kDim);
+        return kMode == Mode::kReplay || !task->last;  // nobody starts from the end of a last segment
+      }
+      first += count;
+    }
+    return false;
+  }
+}
+
+template <class StateT, Mode kMode>
 __global__ void __launch_bounds__(kThreads, 1) KdaPrefillKernel(const __grid_constant__ DeltaParams p) {
   extern __shared__ __align__(1024) uint8_t raw[];
   Smem& sm = *reinterpret_cast<Smem*>(raw);
-  const int task = blockIdx.x / p.hv, head = blockIdx.x % p.hv;
-  if (task >= p.header->sequences) return;
-  const int seq = p.order[task];
-  const int64_t begin = p.offsets[seq], length = p.offsets[seq + 1] - begin;
+  Task task{};
+  if (!FindTask<kMode>(p, &task)) return;
 
   if (threadIdx.x == 0) {
     for (int t = 0; t < kTeams; ++t) {
@@ -581,10 +665,67 @@ __global__ void __launch_bounds__(kThreads, 1) KdaPrefillKernel(const __grid_con
   __syncthreads();
   if (threadIdx.x < kMathThreads) {
     RegistersUp<160>();
-    MathLoop<StateT>(sm, p, seq, head, begin, length);
+    MathLoop<StateT, kMode>(sm, p, task);
   } else {
     RegistersDown<96>();
-    FactorLoop(sm, p, head, begin, length);
+    FactorLoop<kMode>(sm, p, task);
+  }
+}
+
+constexpr int kCombineRows = 16;  // rows of S per CTA: rows are independent
+
+/// Start states of all segments from the scan: start_0 = the slot's state, start_{s+1} = start_s M_s + b_s, each over
+/// the b it consumed (cell 2 (segment hv + head) of the workspace becomes start of `segment`). fp32 throughout.
+template <class StateT>
+__global__ void __launch_bounds__(256) CombineSegments(const __grid_constant__ DeltaParams p) {
+  __shared__ float s[kCombineRows][kDim + 4];
+  const int blocks = kDim / kCombineRows;
+  const int row0 = blockIdx.x % blocks * kCombineRows;
+  const int head = blockIdx.x / blocks % p.hv, seq = blockIdx.x / blocks / p.hv;
+  if (seq >= p.header->sequences) return;
+  int first = 0;
+  for (int n = 0; n < seq; ++n) first += Segments(p.offsets[n + 1] - p.offsets[n], p.segment_tokens);
+  const int count = Segments(p.offsets[seq + 1] - p.offsets[seq], p.segment_tokens);
+  const int column = threadIdx.x & 127, half = threadIdx.x >> 7;  // eight rows per thread
+  constexpr int kRows = kCombineRows / 2;
+
+  float state[kRows];
+  const int slot = p.read_slots[seq];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int row = row0 + half * kRows + r;
+    state[r] = 0.f;
+    if (slot >= 0) state[r] = static_cast<float>(PoolState<const StateT>(p, slot, head)[row * kDim + column]);
+  }
+  for (int segment = 0; segment < count; ++segment) {
+    float* b = p.workspace + (static_cast<int64_t>(first + segment) * p.hv + head) * 2 * (kDim * kDim);
+    const float* m = b + kDim * kDim;
+    float next[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      float* cell = b + (row0 + half * kRows + r) * kDim + column;
+      next[r] = segment + 1 < count ? *cell : 0.f;
+      *cell = state[r];
+    }
+    if (segment + 1 == count) break;
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) s[half * kRows + r][column] = state[r];
+    __syncthreads();
+    for (int k = 0; k < kDim; k += 8) {
+      float x[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] = m[(k + i) * kDim + column];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const float4 lo = *reinterpret_cast<const float4*>(&s[half * kRows + r][k]);
+        const float4 hi = *reinterpret_cast<const float4*>(&s[half * kRows + r][k + 4]);
+        next[r] = fmaf(lo.x, x[0], fmaf(lo.y, x[1], fmaf(lo.z, x[2], fmaf(lo.w, x[3], next[r]))));
+        next[r] = fmaf(hi.x, x[4], fmaf(hi.y, x[5], fmaf(hi.z, x[6], fmaf(hi.w, x[7], next[r]))));
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) state[r] = next[r];
   }
 }
 

@@ -194,12 +194,13 @@ __device__ __forceinline__ void WgmmaM64N32K16(float (&d)[16], const uint32_t* a
       : FLUVIAL_D8(d, 0), FLUVIAL_D8(d, 8)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 }
-/// D[64x16] += A[64x16] B[16x16], B K-major.
-__device__ __forceinline__ void WgmmaM64N16K16(float (&d)[8], const uint32_t (&a)[4], uint64_t b) {
+/// D[64x16] (+)= A[64x16] B[16x16], B K-major.
+__device__ __forceinline__ void WgmmaM64N16K16(float (&d)[8], const uint32_t* a, uint64_t b, int accumulate) {
   asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, 1, 1, 1, 0;"
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, p, 1, 1, 0;\n}"
       : FLUVIAL_D8(d, 0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 }
 /// D[64x128] += A[64x16] B[16x128]: B in shared memory with the 128 columns contiguous (MN-major).
 __device__ __forceinline__ void WgmmaM64N128K16Transposed(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
