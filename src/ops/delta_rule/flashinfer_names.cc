@@ -10,7 +10,7 @@ namespace fluvial::ops::delta_rule {
 namespace {
 
 // Sets of state types, as bits.
-enum : unsigned { kBf16 = 1, kFp32 = 2, kFp16 = 4 };
+constexpr unsigned kBf16 = 1, kFp32 = 2, kFp16 = 4;
 
 unsigned Bit(DType t) { return t == DType::kBF16 ? kBf16 : t == DType::kF32 ? kFp32 : t == DType::kF16 ? kFp16 : 0; }
 
@@ -22,7 +22,7 @@ std::string Names(unsigned set) {
   return s;
 }
 
-std::string Name(DType t) { return std::string(fluvial::Name(t)); }
+std::string TypeName(DType t) { return std::string(fluvial::Name(t)); }
 
 bool Blackwell(const DeviceInfo& d) {
   return d.kind == DeviceKind::kCuda && d.sm_major == 10 && (d.sm_minor == 0 || d.sm_minor == 3);
@@ -30,7 +30,7 @@ bool Blackwell(const DeviceInfo& d) {
 
 Check State(const Problem& p, unsigned set) {
   if ((Bit(p.state) & set) != 0) return Check::Accept();
-  return Check::Refuse("state must be " + Names(set) + ", and it is " + Name(p.state));
+  return Check::Refuse("state must be " + Names(set) + ", and it is " + TypeName(p.state));
 }
 
 // What all of FlashInfer's KDA prefill kernels share.
@@ -44,7 +44,7 @@ Check KdaCommon(const Problem& p, const DeviceInfo& d, unsigned states) {
     return Check::Refuse("hk and hv must be equal, and they are " + std::to_string(p.hk) + " and " +
                          std::to_string(p.hv));
   }
-  if (p.io != DType::kBF16) return Check::Refuse("io must be bf16, and it is " + Name(p.io));
+  if (p.io != DType::kBF16) return Check::Refuse("io must be bf16, and it is " + TypeName(p.io));
   if (p.checkpoint_every != 0) {
     return Check::Refuse("its snapshots are taken before an interval, and checkpoint_every=" +
                          std::to_string(p.checkpoint_every) + " asks for states after it");
