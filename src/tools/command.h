@@ -38,9 +38,11 @@ struct Command {
 };
 
 Command AddBackends(CLI::App& root);
+Command AddBench(CLI::App& root);
 Command AddRun(CLI::App& root);
 Command AddInspect(CLI::App& root);
 Command AddTokenize(CLI::App& root);
+Command AddVerify(CLI::App& root);
 
 /// "--max-tokens" -> "FLUVIAL_MAX_TOKENS".
 std::string EnvironmentName(const std::string& option);
