@@ -116,6 +116,14 @@ CONTAINERS = r"""
 """
 
 STATEMENTS = r"""
+{% for i in [1] %}{{ l is defined }}{% endfor %}{% set l = 1 %}{{ l }}
+{{ l }}{% for i in [1] %}{{ l is defined }}{% endfor %}{% set l = 1 %}{{ l }}
+{% for i in [1] %}{{ l is defined }}{% endfor %}{% if x %}{% set l = 1 %}{% endif %}{{ l }}
+{% for i in [1,2] %}{% if i == 2 %}{{ s is defined }}{% endif %}{% set s = i %}{{ s }}{% endfor %}{{ s is defined }}
+{% for i in [1,2] %}{% for j in [1] %}{{ s is defined }}{% endfor %}{% set s = i %}{% for j in [1] %}{{ s }}{% endfor %}{% endfor %}
+{% macro m() %}{{ name is defined }}{% endmacro %}{{ m() }}{% set name = 'x' %}{{ m() }}{% macro range() %}r{% endmacro %}{{ range() }}
+{% macro m(a) %}{% for q in [1] %}{{ name is defined }}{{ a }}{% endfor %}{% set name = a %}{{ name }}{% endmacro %}{{ m(1) }}{{ name }}
+{% with a = l %}{% set b %}{{ l is defined }}{% set l = 5 %}{{ l }}{% endset %}{{ b }}{% endwith %}{% set l = 2 %}
 {% for m in messages %}{{ loop.index }}{{ loop.index0 }}{{ loop.first }}{{ loop.last }}{{ loop.length }}{{ loop.revindex }}{{ loop.revindex0 }}{{ m.role }}{% if not loop.last %}, {% endif %}{% endfor %}
 {% for i in [1,2,3] %}({{ loop.previtem }}|{{ loop.nextitem }}|{{ loop.previtem is defined }}|{{ loop.nextitem is defined }}){% endfor %}
 {% for i in [1,1,2,2,1] %}{{ loop.cycle('odd','even') }}{{ loop.changed(i) }} {% endfor %}
