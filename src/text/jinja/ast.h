@@ -91,7 +91,7 @@ enum class StmtKind : uint8_t {
   kMacro,      // macro
   kCallBlock,  // expr (the call), macro (the caller block)
   kFilter,     // expr, body
-  kWith,       // branches: nothing; targets and values in macro params
+  kWith,       // bindings, body
   kScope,      // body: `generation`
   kBreak,
   kContinue,
