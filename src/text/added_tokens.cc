@@ -47,7 +47,8 @@ void AddedTokenMatcher::Build(const std::vector<const AddedToken*>& tokens, cons
   if (order.empty()) return;
   // Sorted patterns with a common prefix are neighbours, so a node is a range of them at some depth. Ranges are
   // expanded breadth first, which makes the edges of a node contiguous.
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return patterns[a] < patterns[b]; });
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return patterns[a] != patterns[b] ? patterns[a] < patterns[b] : a < b; });
   struct Range {
     size_t begin, end, depth;
   };

@@ -44,6 +44,19 @@ void Bpe::Finish(bool by_rank, bool whole_piece_first) {
     const char c = static_cast<char>(byte);
     byte_ids_[byte] = vocabulary_.Find({&c, 1});
   }
+  byte_pairs_.assign(256 * 256, {kNone, kNone});
+  for (int left = 0; left < 256; ++left) {
+    for (int right = 0; right < 256; ++right) {
+      PairMap::Merge& pair = byte_pairs_[left << 8 | right];
+      if (by_rank) {
+        const std::array<char, 2> text = {static_cast<char>(left), static_cast<char>(right)};
+        const uint32_t id = vocabulary_.Find({text.data(), text.size()});
+        pair = {id, id};
+      } else if (const PairMap::Merge* m = pairs_.Get(byte_ids_[left], byte_ids_[right])) {
+        pair = *m;
+      }
+    }
+  }
 }
 
 void Bpe::Encode(std::string_view piece, BpeScratch* scratch, std::vector<int32_t>* out) const {
@@ -89,38 +102,43 @@ void Bpe::EncodeUncached(std::string_view piece, BpeScratch* scratch, std::vecto
 
 template <class Lookup>
 void Bpe::MergeShort(std::string_view piece, const Lookup& lookup, std::vector<int32_t>* out) const {
-  std::array<uint32_t, kShort + 1> ids, starts, ranks, merged;
-  uint32_t n = 0;
+  struct Symbol {
+    uint32_t id, start, rank, merged;  // rank and merged id of the pair with the right neighbour
+  };
+  std::array<Symbol, kShort + 1> symbols;  // the one behind the last holds only where the piece ends
+  size_t n = 0;
   for (size_t i = 0; i < piece.size(); ++i) {
     const uint32_t id = byte_ids_[static_cast<uint8_t>(piece[i])];
-    if (id == kNone) continue;
-    ids[n] = id;
-    starts[n++] = static_cast<uint32_t>(i);
+    if (id != kNone) symbols[n++] = {id, static_cast<uint32_t>(i), kNone, kNone};
   }
-  starts[n] = static_cast<uint32_t>(piece.size());
-  const auto update = [&](uint32_t i) {
+  symbols[n] = {kNone, static_cast<uint32_t>(piece.size()), kNone, kNone};
+  for (size_t i = 0; i + 1 < n; ++i) {
+    const PairMap::Merge& m = BytePair(piece, symbols[i].start, symbols[i + 1].start);
+    symbols[i].rank = m.rank;
+    symbols[i].merged = m.id;
+  }
+  const auto update = [&](size_t i) {
     if (i + 1 >= n) {
-      ranks[i] = kNone;
+      symbols[i].rank = kNone;
       return;
     }
-    const PairMap::Merge m = lookup(ids[i], ids[i + 1], starts[i], starts[i + 2]);
-    ranks[i] = m.rank;
-    merged[i] = m.id;
+    const PairMap::Merge m = lookup(symbols[i].id, symbols[i + 1].id, symbols[i].start, symbols[i + 2].start);
+    symbols[i].rank = m.rank;
+    symbols[i].merged = m.id;
   };
-  for (uint32_t i = 0; i < n; ++i) update(i);
   while (n > 1) {
-    const auto at = static_cast<uint32_t>(std::min_element(ranks.begin(), ranks.begin() + n) - ranks.begin());
-    if (ranks[at] == kNone) break;
-    ids[at] = merged[at];
-    std::copy(ids.begin() + at + 2, ids.begin() + n, ids.begin() + at + 1);
-    std::copy(ranks.begin() + at + 2, ranks.begin() + n, ranks.begin() + at + 1);
-    std::copy(merged.begin() + at + 2, merged.begin() + n, merged.begin() + at + 1);
-    std::copy(starts.begin() + at + 2, starts.begin() + n + 1, starts.begin() + at + 1);
+    size_t at = 0;
+    for (size_t i = 1; i + 1 < n; ++i) {
+      if (symbols[i].rank < symbols[at].rank) at = i;
+    }
+    if (symbols[at].rank == kNone) break;
+    symbols[at].id = symbols[at].merged;
+    for (size_t i = at + 1; i < n; ++i) symbols[i] = symbols[i + 1];  // short: a call to memmove costs more
     --n;
     update(at);
     if (at > 0) update(at - 1);
   }
-  out->insert(out->end(), ids.begin(), ids.begin() + n);
+  for (size_t i = 0; i < n; ++i) out->push_back(static_cast<int32_t>(symbols[i].id));
 }
 
 template <class Lookup>
@@ -155,7 +173,12 @@ void Bpe::MergeLong(std::string_view piece, const Lookup& lookup, BpeScratch* s,
     s->merged[i] = m.id;
     if (m.rank != kNone) s->heap.push_back(uint64_t{m.rank} << 32 | i);
   };
-  for (uint32_t i = 0; i < n; ++i) update(i);
+  for (uint32_t i = 0; i + 1 < n; ++i) {
+    const PairMap::Merge m = BytePair(piece, s->starts[i], s->starts[i + 1]);
+    s->ranks[i] = m.rank;
+    s->merged[i] = m.id;
+    if (m.rank != kNone) s->heap.push_back(uint64_t{m.rank} << 32 | i);
+  }
   const std::greater<uint64_t> later;
   std::make_heap(s->heap.begin(), s->heap.end(), later);
   const auto update_and_push = [&](uint32_t i) {

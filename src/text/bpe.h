@@ -73,7 +73,7 @@ class Bpe {
   const Vocabulary& vocabulary() const { return vocabulary_; }
   PairMap& pairs() { return pairs_; }
 
-  /// To be called when the vocabulary is complete: looks up the 256 single bytes.
+  /// To be called when the vocabulary is complete: looks up the single bytes and their pairs.
   void Finish(bool by_rank, bool whole_piece_first);
 
   /// Id of a single byte's token; Vocabulary::kNone when there is none.
@@ -83,6 +83,10 @@ class Bpe {
   void Encode(std::string_view piece, BpeScratch* scratch, std::vector<int32_t>* out) const;
 
  private:
+  const PairMap::Merge& BytePair(std::string_view piece, size_t left, size_t right) const {
+    return byte_pairs_[static_cast<size_t>(static_cast<uint8_t>(piece[left])) << 8 |
+                       static_cast<uint8_t>(piece[right])];
+  }
   void EncodeUncached(std::string_view piece, BpeScratch* scratch, std::vector<int32_t>* out) const;
   template <class Lookup>
   void MergeShort(std::string_view piece, const Lookup& lookup, std::vector<int32_t>* out) const;
@@ -92,6 +96,7 @@ class Bpe {
   Vocabulary vocabulary_;
   PairMap pairs_;
   std::array<uint32_t, 256> byte_ids_{};
+  std::vector<PairMap::Merge> byte_pairs_;  ///< [256 * 256]: every word starts with these, so they skip the hash map
   bool by_rank_ = false;
   bool whole_piece_first_ = false;
 };

@@ -2,6 +2,7 @@
 // Open-addressing hash maps of the tokenizer: built once, then only read, from any number of threads.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -52,15 +53,21 @@ class PairMap {
   /// A pair given again takes its new value.
   void Put(uint32_t left, uint32_t right, Merge merge) {
     Reserve(size_ + 1);
-    Slot& slot = slots_[Find(Key(left, right))];
+    const uint64_t key = Key(left, right);
+    const uint64_t hash = Mix64(key);
+    Slot& slot = slots_[Find(key, hash)];
     if (slot.key == kEmpty) ++size_;
-    slot = {Key(left, right), merge};
+    slot = {key, merge};
+    filter_[FilterWord(hash)] |= uint64_t{1} << (hash >> 58);
   }
 
   /// Null when the pair does not merge.
   const Merge* Get(uint32_t left, uint32_t right) const {
     if (slots_.empty()) return nullptr;
-    const Slot& slot = slots_[Find(Key(left, right))];
+    const uint64_t key = Key(left, right);
+    const uint64_t hash = Mix64(key);
+    if ((filter_[FilterWord(hash)] >> (hash >> 58) & 1) == 0) return nullptr;
+    const Slot& slot = slots_[Find(key, hash)];
     return slot.key == kEmpty ? nullptr : &slot.merge;
   }
 
@@ -74,21 +81,28 @@ class PairMap {
   static constexpr uint64_t kEmpty = ~uint64_t{0};  // ids are below 2^31, so no pair has this key
 
   static uint64_t Key(uint32_t left, uint32_t right) { return uint64_t{left} << 32 | right; }
-  size_t Find(uint64_t key) const {
+  size_t Find(uint64_t key, uint64_t hash) const {
     const size_t mask = slots_.size() - 1;
-    size_t i = Mix64(key) & mask;
+    size_t i = hash & mask;
     while (slots_[i].key != key && slots_[i].key != kEmpty) i = (i + 1) & mask;
     return i;
   }
   void Rehash(size_t capacity) {
     std::vector<Slot> old(capacity);
     old.swap(slots_);
+    filter_.assign(std::max<size_t>(1, capacity / 8), 0);
     for (const Slot& slot : old) {
-      if (slot.key != kEmpty) slots_[Find(slot.key)] = slot;
+      if (slot.key == kEmpty) continue;
+      const uint64_t hash = Mix64(slot.key);
+      slots_[Find(slot.key, hash)] = slot;
+      filter_[FilterWord(hash)] |= uint64_t{1} << (hash >> 58);
     }
   }
+  size_t FilterWord(uint64_t hash) const { return (hash >> 24) & (filter_.size() - 1); }
 
   std::vector<Slot> slots_;
+  // One bit by hash, 16 or more bits a pair: nearly all lookups miss, and this says so from a sixteenth of the memory.
+  std::vector<uint64_t> filter_;
   size_t size_ = 0;
 };
 

@@ -4,6 +4,8 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "text/unicode_ranges.h"
@@ -21,8 +23,71 @@ bool IsStable(char32_t c) {
          (c >= 0xAC00 && c <= 0xD7A3) || (c >= 0xFF01 && c <= 0xFF9D) || (c >= 0x1F300 && c <= 0x1F64F);
 }
 
-// End of the run of stable characters that starts at `from`.
-size_t StableEnd(std::string_view text, size_t from) {
+// Marks and compositions that came after the Unicode version of Hugging Face's normaliser (tokenizers 0.23 still
+// carries tables that lack them; found by comparing it with utf8proc for every code point). There these are plain
+// characters without a combining class, and models were trained on text normalised so: they are never given to
+// utf8proc. The second line is Unicode 16, which utf8proc 2.8 does not know either, but later ones do.
+constexpr CodeRange kNewer[] = {
+    {0x7FD, 0x7FD},
+    {0x898, 0x89F},
+    {0x8CA, 0x8D3},
+    {0x9FE, 0x9FE},
+    {0xC3C, 0xC3C},
+    {0xD3B, 0xD3C},
+    {0xEBA, 0xEBA},
+    {0x1715, 0x1715},
+    {0x1ABF, 0x1ACE},
+    {0x1DF6, 0x1DFA},
+    {0xA82C, 0xA82C},
+    {0x10D24, 0x10D27},
+    {0x10EAB, 0x10EAC},
+    {0x10EFD, 0x10EFF},
+    {0x10F46, 0x10F50},
+    {0x10F82, 0x10F85},
+    {0x11070, 0x11070},
+    {0x1133B, 0x1133B},
+    {0x1145E, 0x1145E},
+    {0x11839, 0x1183A},
+    {0x11930, 0x11930},
+    {0x11935, 0x11935},
+    {0x11938, 0x11938},
+    {0x1193D, 0x1193E},
+    {0x11943, 0x11943},
+    {0x119E0, 0x119E0},
+    {0x11A34, 0x11A34},
+    {0x11A47, 0x11A47},
+    {0x11A99, 0x11A99},
+    {0x11D42, 0x11D42},
+    {0x11D44, 0x11D45},
+    {0x11D97, 0x11D97},
+    {0x11F41, 0x11F42},
+    {0x16FF0, 0x16FF1},
+    {0x1E08F, 0x1E08F},
+    {0x1E130, 0x1E136},
+    {0x1E2AE, 0x1E2AE},
+    {0x1E2EC, 0x1E2EF},
+    {0x1E4EC, 0x1E4EF},
+    // Unicode 16
+    {0x897, 0x897},
+    {0x105C0, 0x105F3},
+    {0x10D69, 0x10D6D},
+    {0x10EFC, 0x10EFC},
+    {0x11380, 0x113E2},
+    {0x16100, 0x1612F},
+    {0x16D40, 0x16D6C},
+    {0x1E5EE, 0x1E5EF},
+};
+
+bool IsNewer(char32_t c) {
+  if (c < 0x7FD) return false;
+  return std::any_of(std::begin(kNewer), std::end(kNewer),
+                     [c](const CodeRange& range) { return c >= range.first && c <= range.last; });
+}
+
+bool IsSettled(char32_t c) { return IsStable(c) || IsNewer(c); }
+
+// End of the run of settled characters that starts at `from`.
+size_t SettledEnd(std::string_view text, size_t from) {
   size_t i = from;
   while (i < text.size()) {
     if (static_cast<unsigned char>(text[i]) < 0x80) {
@@ -30,7 +95,7 @@ size_t StableEnd(std::string_view text, size_t from) {
       continue;
     }
     size_t next = i;
-    if (!IsStable(DecodeValid(text, &next))) break;
+    if (!IsSettled(DecodeValid(text, &next))) break;
     i = next;
   }
   return i;
@@ -68,24 +133,24 @@ Status AppendNormalized(NormalForm form, std::string_view text, std::string* out
   std::vector<utf8proc_int32_t> buffer;
   if (form != NormalForm::kNfc) return Normalize(options, text, &buffer, out);
   // Only the stretches that may change are given to utf8proc: from the last stable character (a mark may join
-  // it) up to the next stable one (which joins nothing before it).
+  // it) up to the next settled one (which joins nothing before it).
   size_t done = 0;
   while (done < text.size()) {
-    size_t stable = StableEnd(text, done);
-    if (stable == text.size()) {
+    const size_t settled = SettledEnd(text, done);
+    if (settled == text.size()) {
       out->append(text.substr(done));
       break;
     }
-    size_t start = stable;
-    if (stable > done) {
+    size_t start = settled;
+    if (settled > done && !IsNewer(DecodeValidBefore(text, settled))) {
       do {
         --start;
       } while (start > done && (static_cast<unsigned char>(text[start]) & 0xC0) == 0x80);
     }
-    size_t end = stable;
+    size_t end = settled;
     while (end < text.size()) {
       size_t next = end;
-      if (IsStable(DecodeValid(text, &next))) break;
+      if (IsSettled(DecodeValid(text, &next))) break;
       end = next;
     }
     out->append(text.substr(done, start - done));
@@ -95,7 +160,7 @@ Status AppendNormalized(NormalForm form, std::string_view text, std::string* out
   return Status::Ok();
 }
 
-bool IsSurelyNfc(std::string_view text) { return StableEnd(text, 0) == text.size(); }
+bool IsSurelyNfc(std::string_view text) { return SettledEnd(text, 0) == text.size(); }
 
 bool IsWhiteSpace(char32_t c) {
   return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||

@@ -13,11 +13,11 @@ namespace fluvial::text {
 
 enum class NormalForm : uint8_t { kNfc, kNfd, kNfkc, kNfkd };
 
-/// Appends the normal form of `text` (valid UTF-8) to `*out`. Fails only when memory runs out.
+/// Appends the normal form of `text` (valid UTF-8) to `*out`. NFC is that of Hugging Face tokenizers, which knows no
+/// marks younger than Unicode 10 or so; the other forms are utf8proc's. Fails only when memory runs out.
 Status AppendNormalized(NormalForm form, std::string_view text, std::string* out);
 
-/// True when `text` (valid UTF-8) is certainly in NFC already: every character is a starter that never composes
-/// with an earlier one. False says nothing. Cheap; meant to be asked first.
+/// True when NFC certainly leaves `text` (valid UTF-8) as it is. False says nothing. Cheap; meant to be asked first.
 bool IsSurelyNfc(std::string_view text);
 
 /// Unicode White_Space: what `\s` means to Oniguruma and to Rust's regex crate.

@@ -21,7 +21,10 @@ constexpr const char* kDescription =
 
 constexpr const char* kExamples =
     "Examples:\n"
+    "  fluvial run ./Qwen3.5-0.8B --prompt \"A river is\"   generate text, streaming\n"
     "  fluvial backends                                  every operator, its backends, and which can run here\n"
+    "  fluvial inspect ./Qwen3.5-0.8B                    what a checkpoint is\n"
+    "  fluvial tokenize ./Qwen3.5-0.8B --prompt hello    token ids\n"
     "\n"
     "Every option may also come from the variable FLUVIAL_<OPTION> (--max-tokens: FLUVIAL_MAX_TOKENS) or from a file\n"
     "given by --config FILE with lines like  max-tokens = 64 ; the command line wins, then the variable.\n"
@@ -36,7 +39,7 @@ int Main(int argc, char** argv) {
   root.footer(kExamples);
   root.require_subcommand(0, 1);
 
-  const std::vector<Command> commands = {AddInspect(root), AddTokenize(root), AddBackends(root)};
+  const std::vector<Command> commands = {AddRun(root), AddInspect(root), AddTokenize(root), AddBackends(root)};
   for (const Command& c : commands) {
     // Only for the help text: ExpandConfig takes --config out before parsing.
     c.app->add_option("--config", "File with options of this command, one `key = value` a line")->type_name("FILE");
@@ -63,8 +66,11 @@ int Main(int argc, char** argv) {
     return Finish();
   } catch (const CLI::ParseError& e) {
     const auto sub = root.get_subcommands();
-    const std::string name = sub.empty() ? "" : " " + sub.front()->get_name();
-    return Fail(Status::InvalidArgument(std::string(e.what()) + " (see: fluvial" + name + " --help)"));
+    const std::string help = " (see: fluvial" + (sub.empty() ? "" : " " + sub.front()->get_name()) + " --help)";
+    std::string what = e.what();
+    const std::string bad_value = "Could not convert: ";  // "Could not convert: --max-tokens = ten"
+    if (what.rfind(bad_value, 0) == 0) what = what.substr(bad_value.size()) + " is not a value of this option";
+    return Fail(Status::InvalidArgument(what + help));
   }
   for (const Command& c : commands) {
     if (c.app->parsed()) return c.run();

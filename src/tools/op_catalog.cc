@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/op_catalog.h"
 
+#include "ops/causal_conv1d/causal_conv1d.h"
 #include "ops/common/backend.h"
 #include "ops/delta_rule/delta_rule.h"
 #include "ops/gemm/gemm.h"
-#if FLUVIAL_HAVE_OPS_CAUSAL_CONV1D
-#include "ops/causal_conv1d/causal_conv1d.h"
-#endif
-#if FLUVIAL_HAVE_OPS_PAGED_ATTENTION
 #include "ops/paged_attention/paged_attention.h"
-#endif
 
 namespace fluvial::tools {
 namespace {
@@ -52,28 +48,25 @@ Status FillDelta(OpEntry& entry, Devices devices) {
 }
 
 Status FillGemm(OpEntry& entry, Devices devices) {
-  FLUVIAL_ASSIGN_OR_RETURN(const ops::gemm::ProblemLine line, ops::gemm::ParseProblemLine(entry.problem));
-  Ask(entry, ops::gemm::Backends(), line.problem, devices);
+  namespace op = ops::gemm;
+  FLUVIAL_ASSIGN_OR_RETURN(const op::ProblemLine line, op::ParseProblemLine(entry.problem));
+  Ask(entry, op::Backends(), line.problem, devices);
   return Status::Ok();
 }
 
-#if FLUVIAL_HAVE_OPS_CAUSAL_CONV1D
 Status FillConv(OpEntry& entry, Devices devices) {
   namespace op = ops::causal_conv1d;
   FLUVIAL_ASSIGN_OR_RETURN(const op::ProblemLine line, op::ParseProblemLine(entry.problem));
   Ask(entry, op::Backends(), line.problem, devices);
   return Status::Ok();
 }
-#endif
 
-#if FLUVIAL_HAVE_OPS_PAGED_ATTENTION
 Status FillAttention(OpEntry& entry, Devices devices) {
   namespace op = ops::paged_attention;
   FLUVIAL_ASSIGN_OR_RETURN(const op::ProblemLine line, op::ParseProblemLine(entry.problem));
   Ask(entry, op::Backends(), line.problem, devices);
   return Status::Ok();
 }
-#endif
 
 constexpr const char* kDelta = "src/ops/delta_rule/delta_rule.h";
 
@@ -82,14 +75,11 @@ constexpr Known kOps[] = {
     {"gdn_decode", "--gdn-decode-backend", kDelta, "gdn_decode hk=16 hv=32 lens=1", FillDelta},
     {"kda_prefill", "--kda-prefill-backend", kDelta, "kda_prefill hk=32 hv=32 gate=bounded:-5 lens=1024", FillDelta},
     {"kda_decode", "--kda-decode-backend", kDelta, "kda_decode hk=32 hv=32 gate=bounded:-5 lens=1", FillDelta},
-#if FLUVIAL_HAVE_OPS_PAGED_ATTENTION
-    {"paged_attention", "", "src/ops/paged_attention/paged_attention.h",
-     "paged_attention hq=16 hkv=2 d=256 lens=1024 ctx=0", FillAttention},
-#endif
-#if FLUVIAL_HAVE_OPS_CAUSAL_CONV1D
-    {"causal_conv1d", "", "src/ops/causal_conv1d/causal_conv1d.h", "causal_conv1d c=8192 w=4 lens=1024", FillConv},
-#endif
-    {"gemm", "", "src/ops/gemm/gemm.h", "gemm m=1 n=2048 k=2048 x=bf16 w=bf16 y=bf16", FillGemm},
+    {"paged_attention", "--paged-attention-backend", "src/ops/paged_attention/paged_attention.h",
+     "paged_attention hq=16 hkv=2 dqk=256 lens=1024", FillAttention},
+    {"causal_conv1d", "--causal-conv1d-backend", "src/ops/causal_conv1d/causal_conv1d.h",
+     "causal_conv1d c=8192 w=4 lens=1024", FillConv},
+    {"gemm", "--gemm-backend", "src/ops/gemm/gemm.h", "gemm m=1 n=2048 k=2048 x=bf16 w=bf16 y=bf16", FillGemm},
 };
 
 }  // namespace

@@ -102,13 +102,15 @@ Status Validate(const Problem& p, const Args& a) {
     const auto offsets = plan.offsets();
     for (int32_t n = 0; n < plan.sequences(); ++n) rows += (offsets[n + 1] - offsets[n]) / p.checkpoint_every;
     const int64_t have = a.checkpoints.rank == 3 ? a.checkpoints.dims[0] : 0;
-    if (rows > 0) FLUVIAL_RETURN_IF_ERROR(CheckPacked(kOpName, "checkpoints", a.checkpoints, p.state, {have, w - 1, c}));
+    if (rows > 0)
+      FLUVIAL_RETURN_IF_ERROR(CheckPacked(kOpName, "checkpoints", a.checkpoints, p.state, {have, w - 1, c}));
     if (have < rows) {
       return Bad("checkpoints has " + std::to_string(have) + " rows, " + std::to_string(rows) + " are needed");
     }
   }
   if (p.token_states) {
-    FLUVIAL_RETURN_IF_ERROR(CheckPacked(kOpName, "token_slots", a.token_slots, DType::kI32, {p.sequences, p.max_length}));
+    FLUVIAL_RETURN_IF_ERROR(
+        CheckPacked(kOpName, "token_slots", a.token_slots, DType::kI32, {p.sequences, p.max_length}));
   }
   return Status::Ok();
 }

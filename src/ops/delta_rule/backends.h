@@ -10,6 +10,7 @@ namespace fluvial::ops::delta_rule {
 
 extern const DeltaBackend kReference;
 extern const DeltaBackend kCpu;
+extern const DeltaBackend kCpuBf16;
 
 /// The CUDA bodies of `op`, best first. Without CUDA: the same names, refusing with the reason.
 std::span<const DeltaBackend> CudaBackends(Op op);

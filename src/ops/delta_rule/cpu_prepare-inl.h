@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "hwy/cache_control.h"
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "ops/common/simd_io-inl.h"
@@ -136,42 +137,66 @@ HWY_INLINE float ExpALog(const HeadCall& c) {
   return c.problem->has_a_log ? std::exp(static_cast<const float*>(c.args->a_log.data)[c.head]) : 1.0f;
 }
 
-/// Rows t .. t+count of one head. `rows` >= count: the rest are tokens without effect (k = q = beta = g = 0).
-/// q and k [rows, kp] normalised (q times scale); KDA: g [rows, kp], GDN: g [rows padded to kLanePad]; beta likewise.
-HWY_INLINE void PrepareRows(const HeadCall& c, int64_t t, int64_t count, int64_t rows, int64_t kp, float* q, float* k,
-                            float* g, float* beta) {
+/// Rows lie a whole token apart - a page or more - where hardware prefetchers do not follow: asks for the rows that are
+/// kLookAhead tokens behind a chunk of `chunk` tokens at row `t`.
+HWY_INLINE void PrefetchRows(const HeadCall& c, int64_t t, int64_t chunk, int64_t end) {
+  constexpr int64_t kLookAhead = 64;
+  const Problem& p = *c.problem;
+  const int64_t key_head = c.head / (p.hv / p.hk);
+  const auto row = [](const TensorView& x, int64_t offset, int64_t n) {
+    const int64_t size = static_cast<int64_t>(SizeOf(x.dtype));
+    const char* at = static_cast<const char*>(x.data) + offset * size;
+    for (int64_t byte = 0; byte < n * size; byte += 64) hwy::Prefetch(at + byte);
+  };
+  for (int64_t i = t + kLookAhead; i < std::min(t + kLookAhead + chunk, end); ++i) {
+    row(c.args->q, i * c.args->q.stride(0) + key_head * p.k, p.k);
+    row(c.args->k, i * c.args->k.stride(0) + key_head * p.k, p.k);
+    row(c.args->v, i * c.args->v.stride(0) + c.head * p.v + c.v_begin, c.v_end - c.v_begin);
+    row(c.args->out, i * c.args->out.stride(0) + c.head * p.v + c.v_begin, c.v_end - c.v_begin);
+    if (p.kda()) row(c.args->gate, i * c.args->gate.stride(0) + c.head * p.k, p.k);
+  }
+}
+
+/// beta, and GDN's g, of rows t .. t+count of one head, padded to a multiple of kLanePad beyond `rows` by tokens
+/// without effect (beta = g = 0). KDA leaves g alone.
+HWY_INLINE void PrepareScalars(const HeadCall& c, int64_t t, int64_t count, int64_t rows, float* g, float* beta) {
   const Problem& p = *c.problem;
   const Args& a = *c.args;
   const DF d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t key_head = c.head / (p.hv / p.hk);
-  const float exp_a_log = ExpALog(c);
-  const float* bias =
-      p.has_dt_bias ? static_cast<const float*>(a.dt_bias.data) + c.head * (p.kda() ? p.k : 1) : nullptr;
-  for (int64_t i = 0; i < count; ++i) {
-    LoadRow(a.q, (t + i) * a.q.stride(0) + key_head * p.k, p.k, q + i * kp, kp);
-    NormaliseRow(p, p.scale, q + i * kp, kp);
-    LoadRow(a.k, (t + i) * a.k.stride(0) + key_head * p.k, p.k, k + i * kp, kp);
-    NormaliseRow(p, 1.0f, k + i * kp, kp);
-    beta[i] = LoadScalar(a.beta, (t + i) * a.beta.stride(0) + c.head);
-    if (p.kda()) {
-      LoadRow(a.gate, (t + i) * a.gate.stride(0) + c.head * p.k, p.k, g + i * kp, kp);
-      GateRow(p, exp_a_log, bias, p.k, g + i * kp, kp);
-    } else {
-      g[i] = LoadScalar(a.gate, (t + i) * a.gate.stride(0) + c.head) + (bias != nullptr ? *bias : 0);
-    }
-  }
-  const int64_t padded = PadTo(rows, kLanePad);
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), padded = PadTo(rows, kLanePad);
+  for (int64_t i = 0; i < count; ++i) beta[i] = LoadScalar(a.beta, (t + i) * a.beta.stride(0) + c.head);
   for (int64_t i = count; i < padded; ++i) beta[i] = 0;
-  if (!p.kda()) {
-    for (int64_t i = count; i < padded; ++i) g[i] = 0;
-    GateRow(p, exp_a_log, nullptr, count, g, padded);
-  }
   if (p.beta != BetaForm::kProbability) {
     const auto factor = hn::Set(d, p.beta == BetaForm::kTwoSigmoid ? 2.0f : 1.0f);
     for (int64_t i = 0; i < padded; i += lanes)
       hn::Store(hn::Mul(factor, Sigmoid(d, hn::Load(d, beta + i))), d, beta + i);
     for (int64_t i = count; i < padded; ++i) beta[i] = 0;
+  }
+  if (p.kda()) return;
+  const float bias = p.has_dt_bias ? static_cast<const float*>(a.dt_bias.data)[c.head] : 0;
+  for (int64_t i = 0; i < count; ++i) g[i] = LoadScalar(a.gate, (t + i) * a.gate.stride(0) + c.head) + bias;
+  for (int64_t i = count; i < padded; ++i) g[i] = 0;
+  GateRow(p, ExpALog(c), nullptr, count, g, padded);
+}
+
+/// Rows t .. t+count of one head; up to `rows` tokens without effect (k = q = g = 0) follow.
+/// q and k [rows, kp] normalised (q times scale); KDA: g [rows, kp]; beta and GDN's g as PrepareScalars does.
+HWY_INLINE void PrepareRows(const HeadCall& c, int64_t t, int64_t count, int64_t rows, int64_t kp, float* q, float* k,
+                            float* g, float* beta) {
+  const Problem& p = *c.problem;
+  const Args& a = *c.args;
+  const int64_t key_head = c.head / (p.hv / p.hk);
+  const float exp_a_log = ExpALog(c);
+  const float* bias = p.kda() && p.has_dt_bias ? static_cast<const float*>(a.dt_bias.data) + c.head * p.k : nullptr;
+  PrepareScalars(c, t, count, rows, g, beta);
+  for (int64_t i = 0; i < count; ++i) {
+    LoadRow(a.q, (t + i) * a.q.stride(0) + key_head * p.k, p.k, q + i * kp, kp);
+    NormaliseRow(p, p.scale, q + i * kp, kp);
+    LoadRow(a.k, (t + i) * a.k.stride(0) + key_head * p.k, p.k, k + i * kp, kp);
+    NormaliseRow(p, 1.0f, k + i * kp, kp);
+    if (!p.kda()) continue;
+    LoadRow(a.gate, (t + i) * a.gate.stride(0) + c.head * p.k, p.k, g + i * kp, kp);
+    GateRow(p, exp_a_log, bias, p.k, g + i * kp, kp);
   }
   for (int64_t i = count; i < rows; ++i) {
     std::fill(q + i * kp, q + (i + 1) * kp, 0.0f);

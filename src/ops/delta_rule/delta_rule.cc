@@ -99,6 +99,7 @@ Status TakeDType(TextFields& fields, std::string_view key, DType fallback, DType
 std::vector<DeltaBackend> MakeList(Op op) {
   const auto cuda = CudaBackends(op);
   std::vector<DeltaBackend> list(cuda.begin(), cuda.end());
+  if (op == Op::kGdnPrefill || op == Op::kKdaPrefill) list.push_back(kCpuBf16);
   list.push_back(kCpu);
   list.push_back(kReference);
   return list;

@@ -9,7 +9,7 @@
 // foreach_target.h first
 #include <hwy/highway.h>
 
-#include <cstring>
+#include <type_traits>
 
 #include "ops/common/float_io-inl.h"
 #include "ops/gemm/kernels.h"
@@ -23,6 +23,7 @@ namespace fluvial::ops::gemm {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
+namespace common = fluvial::ops::HWY_NAMESPACE;
 using fluvial::ops::HWY_NAMESPACE::LoadF;
 using fluvial::ops::HWY_NAMESPACE::StoreF;
 using DF = hn::ScalableTag<float>;
@@ -30,165 +31,201 @@ using VF = hn::Vec<DF>;
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 #define FLUVIAL_GEMM_512 1
-#include "ops/gemm/reduce512-inl.h"
+#include "ops/gemm/transpose512-inl.h"
 #else
 #define FLUVIAL_GEMM_512 0
 #endif
 
-// 32 registers of AVX-512 hold 24 sums; 16 registers hold 12.
-constexpr bool kWide = FLUVIAL_GEMM_512;
+constexpr int64_t kLanes = int64_t(hn::MaxLanes(DF()));
+constexpr int kVectors = 3;
+constexpr int64_t kColumns = kVectors * kLanes;
+// 32 registers of AVX-512 hold 8 x 3 sums, 16 registers 4 x 3.
+constexpr int kMaxRows = FLUVIAL_GEMM_512 ? 8 : 4;
 
-template <int count>
-HWY_INLINE void Reduce(const VF* acc, float* out) {
-#if FLUVIAL_GEMM_512
-  __m512 raw[count];
-#pragma GCC unroll 24
-  for (int v = 0; v < count; ++v) raw[v] = acc[v].raw;
-  SumLanesMany512<count>(raw, out);
-#else
-  for (int v = 0; v < count; ++v) out[v] = hn::GetLane(hn::SumOfLanes(DF(), acc[v]));
-#endif
-}
-
-template <int MR, int NR, class TW>
-HWY_INLINE void Step(const float* x, int64_t xs, const TW* w, int64_t ws, VF* acc) {
-  const DF d;
-  VF wv[NR];
-#pragma GCC unroll 8
-  for (int j = 0; j < NR; ++j) wv[j] = LoadF(d, w + j * ws);
-#pragma GCC unroll 8
-  for (int i = 0; i < MR; ++i) {
-    const VF xv = hn::LoadU(d, x + i * xs);
-#pragma GCC unroll 8
-    for (int j = 0; j < NR; ++j) acc[i * NR + j] = hn::MulAdd(xv, wv[j], acc[i * NR + j]);
-  }
-}
-
-template <int MR, int NR, class TW>
-HWY_NOINLINE void Tile(const float* x, int64_t xs, const TW* w, int64_t ws, int64_t k, float* c, int64_t ldc,
-                       bool first) {
-  const DF d;
-  constexpr int64_t L = int64_t(hn::MaxLanes(d));
-  VF acc[MR * NR];
-#pragma GCC unroll 24
-  for (int v = 0; v < MR * NR; ++v) acc[v] = hn::Zero(d);
+// panel[l][j] = w[j][l] for a group of rows, one register wide; rows from `rows` on are zero.
+template <class TW>
+HWY_INLINE void PackVector(const TW* w, int64_t ws, int64_t rows, int64_t k, float* panel) {
+  const hn::CappedTag<float, 1> d1;
   int64_t l = 0;
-  for (; l + L <= k; l += L) Step<MR, NR>(x + l, xs, w + l, ws, acc);
-  if (l < k) {
-    // Padded copies: reading past a row could leave the mapping, and 0 * NaN is NaN.
-    HWY_ALIGN float xt[MR * L] = {};
-    HWY_ALIGN TW wt[NR * L] = {};
-    for (int i = 0; i < MR; ++i) std::memcpy(xt + i * L, x + i * xs + l, size_t(k - l) * sizeof(float));
-    for (int j = 0; j < NR; ++j) std::memcpy(wt + j * L, w + j * ws + l, size_t(k - l) * sizeof(TW));
-    Step<MR, NR>(xt, L, wt, L, acc);
+#if FLUVIAL_GEMM_512
+  for (; l + 16 <= k; l += 16) {
+    __m512 row[16];
+#pragma GCC unroll 16
+    for (int r = 0; r < 16; ++r) row[r] = r < rows ? LoadF(DF(), w + r * ws + l).raw : _mm512_setzero_ps();
+    Transpose16(row);
+#pragma GCC unroll 16
+    for (int p = 0; p < 16; ++p) _mm512_storeu_ps(panel + (l + p) * kColumns, row[p]);
   }
-  float sums[(MR * NR + 15) / 16 * 16];
-  Reduce<MR * NR>(acc, sums);
-  for (int i = 0; i < MR; ++i) {
-    for (int j = 0; j < NR; ++j) {
-      float& out = c[i * ldc + j];
-      out = first ? sums[i * NR + j] : out + sums[i * NR + j];
+#elif HWY_TARGET != HWY_SCALAR
+  const hn::CappedTag<float, 4> d4;
+  {
+    // 4 x 4 pieces: interleave 4-byte, then 8-byte units.
+    const hn::RepartitionToWide<decltype(d4)> d2;
+    for (; l + 4 <= k; l += 4) {
+      for (int64_t r = 0; r < kLanes; r += 4) {
+        auto load = [&](int64_t q) HWY_ATTR { return q < rows ? LoadF(d4, w + q * ws + l) : hn::Zero(d4); };
+        const auto a = load(r), b = load(r + 1), c = load(r + 2), e = load(r + 3);
+        const auto ab = hn::BitCast(d2, hn::InterleaveLower(d4, a, b)),
+                   ce = hn::BitCast(d2, hn::InterleaveLower(d4, c, e));
+        const auto AB = hn::BitCast(d2, hn::InterleaveUpper(d4, a, b)),
+                   CE = hn::BitCast(d2, hn::InterleaveUpper(d4, c, e));
+        float* to = panel + l * kColumns + r;
+        hn::StoreU(hn::BitCast(d4, hn::InterleaveLower(d2, ab, ce)), d4, to);
+        hn::StoreU(hn::BitCast(d4, hn::InterleaveUpper(d2, ab, ce)), d4, to + kColumns);
+        hn::StoreU(hn::BitCast(d4, hn::InterleaveLower(d2, AB, CE)), d4, to + 2 * kColumns);
+        hn::StoreU(hn::BitCast(d4, hn::InterleaveUpper(d2, AB, CE)), d4, to + 3 * kColumns);
+      }
+    }
+  }
+#endif
+  for (; l < k; ++l) {
+    for (int64_t r = 0; r < kLanes; ++r) {
+      panel[l * kColumns + r] = r < rows ? hn::GetLane(LoadF(d1, w + r * ws + l)) : 0.0f;
     }
   }
 }
 
-template <int MR, int NR, class TW>
-HWY_INLINE void Rows(const float* x, int64_t xs, const TW* w, int64_t ws, int64_t n, int64_t k, float* c, int64_t ldc,
-                     bool first) {
-  int64_t j = 0;
-  for (; j + NR <= n; j += NR) Tile<MR, NR>(x, xs, w + j * ws, ws, k, c + j, ldc, first);
-  for (; j < n; ++j) Tile<MR, 1>(x, xs, w + j * ws, ws, k, c + j, ldc, first);
+template <class TW>
+void Pack(const void* w_void, int64_t ws, int64_t n, int64_t k, void* panel) {
+  const TW* w = static_cast<const TW*>(w_void);
+  for (int64_t j = 0; j < n; j += kLanes) {
+    float* to = static_cast<float*>(panel) + j;
+    // The full width has its own instance, in which every row is known to be there.
+    if (n - j >= kLanes) {
+      PackVector(w + j * ws, ws, kLanes, k, to);
+    } else {
+      PackVector(w + j * ws, ws, n - j, k, to);
+    }
+  }
 }
 
-template <class TW>
-void Block(const void* x_void, int64_t xs, const void* w_void, int64_t ws, int64_t m, int64_t n, int64_t k, float* c,
-           int64_t ldc, bool first) {
-  const float* x = static_cast<const float*>(x_void);
-  const TW* w = static_cast<const TW*>(w_void);
-  int64_t i = 0;
-  if constexpr (kWide) {
-    for (; i + 8 <= m; i += 8) Rows<8, 3>(x + i * xs, xs, w, ws, n, k, c + i * ldc, ldc, first);
+template <int MR, int NV>
+HWY_NOINLINE void Tile(const float* x, int64_t xs, const float* panel, int64_t k, float* block, bool first_chunk,
+                       float* total, bool first_block, const Ahead& ahead) {
+  const DF d;
+  VF acc[MR][NV];
+#pragma GCC unroll 8
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 3
+    for (int v = 0; v < NV; ++v) {
+      acc[i][v] = first_chunk ? hn::Zero(d) : hn::LoadU(d, block + i * kColumns + v * kLanes);
+    }
   }
-  for (; i + 4 <= m; i += 4) Rows<4, kWide ? 6 : 3>(x + i * xs, xs, w, ws, n, k, c + i * ldc, ldc, first);
-  for (; i + 2 <= m; i += 2) Rows<2, kWide ? 8 : 4>(x + i * xs, xs, w, ws, n, k, c + i * ldc, ldc, first);
-  for (; i < m; ++i) Rows<1, 8>(x + i * xs, xs, w, ws, n, k, c + i * ldc, ldc, first);
+  auto step = [&](int64_t l) HWY_ATTR {
+    VF w[NV];
+#pragma GCC unroll 3
+    for (int v = 0; v < NV; ++v) w[v] = hn::LoadU(d, panel + l * kColumns + v * kLanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < MR; ++i) {
+      const VF xv = hn::Set(d, x[i * xs + l]);
+#pragma GCC unroll 3
+      for (int v = 0; v < NV; ++v) acc[i][v] = hn::MulAdd(xv, w[v], acc[i][v]);
+    }
+  };
+  if (ahead.rows > 0) {
+    Prefetcher prefetch(ahead, k);
+    for (int64_t l = 0; l < k; ++l) {
+      prefetch.Next();
+      step(l);
+    }
+  } else {
+    for (int64_t l = 0; l < k; ++l) step(l);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 3
+    for (int v = 0; v < NV; ++v) {
+      const int64_t at = i * kColumns + v * kLanes;
+      if (total == nullptr) {
+        hn::StoreU(acc[i][v], d, block + at);
+      } else {
+        hn::StoreU(first_block ? acc[i][v] : hn::Add(hn::LoadU(d, total + at), acc[i][v]), d, total + at);
+      }
+    }
+  }
+}
+
+template <int MR, int NV>
+HWY_INLINE int64_t Tiles(const float* x, int64_t xs, const float* panel, int64_t i, int64_t m, int64_t k, float* block,
+                         bool first_chunk, float* total, bool first_block, const Ahead& ahead) {
+  for (; i + MR <= m; i += MR) {
+    Tile<MR, NV>(x + i * xs, xs, panel, k, block + i * kColumns, first_chunk,
+                 total == nullptr ? nullptr : total + i * kColumns, first_block,
+                 i == 0 && ahead.rows > 0 ? ahead : AheadOfX(x + (i + MR) * xs, xs * 4, m - i - MR, MR, k * 4));
+  }
+  return i;
+}
+
+template <int NV>
+void Rows(const float* x, int64_t xs, const float* panel, int64_t m, int64_t k, float* block, bool first_chunk,
+          float* total, bool first_block, const Ahead& ahead) {
+  int64_t i = 0;
+  if constexpr (kMaxRows == 8) i = Tiles<8, NV>(x, xs, panel, i, m, k, block, first_chunk, total, first_block, ahead);
+  i = Tiles<4, NV>(x, xs, panel, i, m, k, block, first_chunk, total, first_block, ahead);
+  i = Tiles<2, NV>(x, xs, panel, i, m, k, block, first_chunk, total, first_block, ahead);
+  Tiles<1, NV>(x, xs, panel, i, m, k, block, first_chunk, total, first_block, ahead);
+}
+
+void Multiply(const void* x_void, int64_t xs, const void* panel_void, int64_t m, int64_t n, int64_t k, float* block,
+              bool first_chunk, float* total, bool first_block, const Ahead& ahead) {
+  const float* x = static_cast<const float*>(x_void);
+  const float* panel = static_cast<const float*>(panel_void);
+  if (n <= kLanes) {
+    Rows<1>(x, xs, panel, m, k, block, first_chunk, total, first_block, ahead);
+  } else if (n <= 2 * kLanes) {
+    Rows<2>(x, xs, panel, m, k, block, first_chunk, total, first_block, ahead);
+  } else {
+    Rows<3>(x, xs, panel, m, k, block, first_chunk, total, first_block, ahead);
+  }
 }
 
 Kernel GetKernel(DType w) {
   Kernel kernel;
-  kernel.w = w;
-  kernel.k_block = 1024;
-  kernel.tile_m = kWide ? 8 : 4;
+  kernel.x = DType::kF32;
+  kernel.columns = kColumns;
+  kernel.vector = kLanes;
+  kernel.pair = 1;
+  kernel.panel_bytes = 4;
+  kernel.multiply = Multiply;
   switch (w) {
     case DType::kBF16:
-      kernel.block = Block<BFloat16>;
+      kernel.pack = Pack<BFloat16>;
       break;
     case DType::kF16:
-      kernel.block = Block<Float16>;
+      kernel.pack = Pack<Float16>;
       break;
     default:
-      kernel.block = Block<float>;
+      kernel.pack = Pack<float>;
   }
   return kernel;
 }
 
-template <class T>
-void ToFloats(const T* x, int64_t k, float* out) {
-  const DF d;
-  const hn::CappedTag<float, 1> d1;
-  const int64_t L = int64_t(hn::Lanes(d));
-  int64_t l = 0;
-  for (; l + L <= k; l += L) hn::StoreU(LoadF(d, x + l), d, out + l);
-  for (; l < k; ++l) hn::StoreU(LoadF(d1, x + l), d1, out + l);
-}
-
-void ToFloat(const void* x, DType dtype, int64_t k, float* out) {
-  switch (dtype) {
-    case DType::kBF16:
-      return ToFloats(static_cast<const BFloat16*>(x), k, out);
-    case DType::kF16:
-      return ToFloats(static_cast<const Float16*>(x), k, out);
-    default:
-      return ToFloats(static_cast<const float*>(x), k, out);
-  }
-}
+void ToFloat(const void* x, DType dtype, int64_t k, float* out) { common::LoadRow(x, dtype, k, out); }
 
 template <class TB, class TY>
-void FinishTyped(const float* c, const TB* bias, int64_t n, TY* y) {
+void FinishTyped(const float* c, int64_t ldc, const TB* bias, int64_t m, int64_t n, TY* y, int64_t ys) {
   const DF d;
   const hn::CappedTag<float, 1> d1;
-  const int64_t L = int64_t(hn::Lanes(d));
-  int64_t j = 0;
-  if (bias == nullptr) {
-    for (; j + L <= n; j += L) StoreF(hn::LoadU(d, c + j), d, y + j);
-    for (; j < n; ++j) StoreF(hn::LoadU(d1, c + j), d1, y + j);
-  } else {
-    for (; j + L <= n; j += L) StoreF(hn::Add(hn::LoadU(d, c + j), LoadF(d, bias + j)), d, y + j);
-    for (; j < n; ++j) StoreF(hn::Add(hn::LoadU(d1, c + j), LoadF(d1, bias + j)), d1, y + j);
+  for (int64_t i = 0; i < m; ++i, c += ldc, y += ys) {
+    int64_t j = 0;
+    if (bias == nullptr) {
+      for (; j + kLanes <= n; j += kLanes) StoreF(hn::LoadU(d, c + j), d, y + j);
+      for (; j < n; ++j) StoreF(hn::LoadU(d1, c + j), d1, y + j);
+    } else {
+      for (; j + kLanes <= n; j += kLanes) StoreF(hn::Add(hn::LoadU(d, c + j), LoadF(d, bias + j)), d, y + j);
+      for (; j < n; ++j) StoreF(hn::Add(hn::LoadU(d1, c + j), LoadF(d1, bias + j)), d1, y + j);
+    }
   }
 }
 
-template <class TY>
-void FinishTo(const float* c, const void* bias, DType bias_dtype, int64_t n, TY* y) {
-  switch (bias_dtype) {
-    case DType::kBF16:
-      return FinishTyped(c, static_cast<const BFloat16*>(bias), n, y);
-    case DType::kF16:
-      return FinishTyped(c, static_cast<const Float16*>(bias), n, y);
-    default:
-      return FinishTyped(c, static_cast<const float*>(bias), n, y);
-  }
-}
-
-void Finish(const float* c, const void* bias, DType bias_dtype, int64_t n, void* y, DType y_dtype) {
-  switch (y_dtype) {
-    case DType::kBF16:
-      return FinishTo(c, bias, bias_dtype, n, static_cast<BFloat16*>(y));
-    case DType::kF16:
-      return FinishTo(c, bias, bias_dtype, n, static_cast<Float16*>(y));
-    default:
-      return FinishTo(c, bias, bias_dtype, n, static_cast<float*>(y));
-  }
+void Finish(const float* c, int64_t ldc, const void* bias, DType bias_dtype, int64_t m, int64_t n, void* y, int64_t ys,
+            DType y_dtype) {
+  common::WithFloatType(y_dtype, [&](auto* ty) HWY_ATTR {
+    common::WithFloatType(bias_dtype, [&](auto* tb) HWY_ATTR {
+      using TB = std::remove_pointer_t<decltype(tb)>;
+      FinishTyped(c, ldc, static_cast<const TB*>(bias), m, n, static_cast<decltype(ty)>(y), ys);
+    });
+  });
 }
 
 const char* TargetName() { return hwy::TargetName(HWY_TARGET); }
@@ -212,8 +249,9 @@ std::string_view SimdTargetName() { return HWY_DYNAMIC_DISPATCH(TargetName)(); }
 
 void ToFloatRow(const void* x, DType dtype, int64_t k, float* out) { HWY_DYNAMIC_DISPATCH(ToFloat)(x, dtype, k, out); }
 
-void FinishRow(const float* c, const void* bias, DType bias_dtype, int64_t n, void* y, DType y_dtype) {
-  HWY_DYNAMIC_DISPATCH(Finish)(c, bias, bias_dtype, n, y, y_dtype);
+void FinishTile(const float* c, int64_t ldc, const void* bias, DType bias_dtype, int64_t m, int64_t n, void* y,
+                int64_t ys, DType y_dtype) {
+  HWY_DYNAMIC_DISPATCH(Finish)(c, ldc, bias, bias_dtype, m, n, y, ys, y_dtype);
 }
 
 }  // namespace fluvial::ops::gemm

@@ -2,14 +2,17 @@
 #include "ops/paged_attention/cpu_simd.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/paged_attention/cpu_simd.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway first, then what depends on the target.
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "ops/common/simd_io-inl.h"
 #include "ops/common/simd_math-inl.h"
@@ -27,6 +30,9 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 // Rows in flight of the two multiplications: 32 vector registers carry 8 rows x 2 vectors, 16 registers half of it.
 constexpr int kFastRows = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
+// Columns of a panel. Packed tiles are stored panel by panel, so that the inner loops read memory in order.
+constexpr int64_t kPanel = 32;
+static_assert(hn::MaxLanes(D()) <= 16, "panels and padding are made for vectors of at most 16 lanes");
 
 template <class Fn>
 HWY_INLINE void WithType(DType dtype, Fn&& fn) {
@@ -60,78 +66,133 @@ HWY_INLINE void StoreBlocks(DV d, hn::Vec<DV> v, float* to, int64_t step) {
 }
 #endif
 
-/// kt[d][j] = key j of the tile that starts at k0, zero for j >= nk.
+/// Packs the tile's keys transposed: unit c of key j goes to kt[panel j / kPanel][c][j % kPanel], zero for j >= nk. A
+/// unit is one fp32 number, or for bf16 two neighbouring dimensions in one 32-bit word: half the shuffles and half the
+/// cache.
+template <class T>
+struct Units {
+  static constexpr bool kPairs = std::is_same_v<T, BFloat16>;
+  static int64_t Count(int64_t d_qk) { return kPairs ? (d_qk + 1) / 2 : d_qk; }
+};
+
+HWY_INLINE float LoadUnit(const float* row, int64_t c, int64_t) { return row[c]; }
+HWY_INLINE float LoadUnit(const Float16* row, int64_t c, int64_t) { return ToFloat(row[c]); }
+HWY_INLINE float LoadUnit(const BFloat16* row, int64_t c, int64_t d_qk) {
+  const uint32_t high = 2 * c + 1 < d_qk ? row[2 * c + 1].bits : 0u;
+  return std::bit_cast<float>(high << 16 | row[2 * c].bits);
+}
+
+HWY_INLINE V LoadUnits(D d, const float* row, int64_t c) { return hn::LoadU(d, row + c); }
+HWY_INLINE V LoadUnits(D d, const Float16* row, int64_t c) { return fs::LoadF32(d, row + c); }
+HWY_INLINE V LoadUnits(D d, const BFloat16* row, int64_t c) {
+  const hn::RebindToUnsigned<D> du;
+  // Little-endian: the even dimension is the low half.
+  return hn::BitCast(d, hn::LoadU(du, reinterpret_cast<const uint32_t*>(row + 2 * c)));
+}
+
 template <class T>
 void PackKeys(const Block& b, int64_t k0, int64_t nk, float* HWY_RESTRICT kt) {
+  const int64_t units = Units<T>::Count(b.d_qk);
+  auto at = [&](int64_t c, int64_t j) { return kt + j / kPanel * units * kPanel + c * kPanel + j % kPanel; };
   int64_t j = 0;
 #if HWY_TARGET != HWY_SCALAR && !HWY_HAVE_SCALABLE
   const D d;
   const hn::Repartition<uint64_t, D> d64;
   constexpr int64_t kLanes = hn::MaxLanes(D());
+  const int64_t whole = Units<T>::kPairs ? b.d_qk / 2 : b.d_qk;
   for (; j + 4 <= nk; j += 4) {
     const T* row[4];
     for (int r = 0; r < 4; ++r) row[r] = KvRow<T>(b.k, b, k0 + j + r);
     int64_t c = 0;
-    for (; c + kLanes <= b.d_qk; c += kLanes) {
-      const V a0 = fs::LoadF32(d, row[0] + c), a1 = fs::LoadF32(d, row[1] + c);
-      const V a2 = fs::LoadF32(d, row[2] + c), a3 = fs::LoadF32(d, row[3] + c);
-      // 4x4 transposes inside each 128-bit block: block i of t_e holds dimension c + 4 i + e of the four keys.
+    for (; c + kLanes <= whole; c += kLanes) {
+      const V a0 = LoadUnits(d, row[0], c), a1 = LoadUnits(d, row[1], c);
+      const V a2 = LoadUnits(d, row[2], c), a3 = LoadUnits(d, row[3], c);
+      // 4x4 transposes inside each 128-bit block: block i of the e-th result holds unit c + 4 i + e of the four keys.
       const auto l01 = hn::BitCast(d64, hn::InterleaveLower(d, a0, a1));
       const auto u01 = hn::BitCast(d64, hn::InterleaveUpper(d, a0, a1));
       const auto l23 = hn::BitCast(d64, hn::InterleaveLower(d, a2, a3));
       const auto u23 = hn::BitCast(d64, hn::InterleaveUpper(d, a2, a3));
-      float* to = kt + c * kTile + j;
-      StoreBlocks(d, hn::BitCast(d, hn::InterleaveLower(d64, l01, l23)), to, 4 * kTile);
-      StoreBlocks(d, hn::BitCast(d, hn::InterleaveUpper(d64, l01, l23)), to + kTile, 4 * kTile);
-      StoreBlocks(d, hn::BitCast(d, hn::InterleaveLower(d64, u01, u23)), to + 2 * kTile, 4 * kTile);
-      StoreBlocks(d, hn::BitCast(d, hn::InterleaveUpper(d64, u01, u23)), to + 3 * kTile, 4 * kTile);
+      float* to = at(c, j);
+      StoreBlocks(d, hn::BitCast(d, hn::InterleaveLower(d64, l01, l23)), to, 4 * kPanel);
+      StoreBlocks(d, hn::BitCast(d, hn::InterleaveUpper(d64, l01, l23)), to + kPanel, 4 * kPanel);
+      StoreBlocks(d, hn::BitCast(d, hn::InterleaveLower(d64, u01, u23)), to + 2 * kPanel, 4 * kPanel);
+      StoreBlocks(d, hn::BitCast(d, hn::InterleaveUpper(d64, u01, u23)), to + 3 * kPanel, 4 * kPanel);
     }
-    for (; c < b.d_qk; ++c) {
-      for (int r = 0; r < 4; ++r) kt[c * kTile + j + r] = ToFloat(row[r][c]);
+    for (; c < units; ++c) {
+      for (int r = 0; r < 4; ++r) *at(c, j + r) = LoadUnit(row[r], c, b.d_qk);
     }
   }
 #endif
   for (; j < nk; ++j) {
     const T* row = KvRow<T>(b.k, b, k0 + j);
-    for (int64_t c = 0; c < b.d_qk; ++c) kt[c * kTile + j] = ToFloat(row[c]);
+    for (int64_t c = 0; c < units; ++c) *at(c, j) = LoadUnit(row, c, b.d_qk);
   }
-  if (nk < kTile) {
-    for (int64_t c = 0; c < b.d_qk; ++c) std::fill(kt + c * kTile + nk, kt + (c + 1) * kTile, 0.0f);
+  for (; j < kTile; ++j) {
+    for (int64_t c = 0; c < units; ++c) *at(c, j) = 0.0f;
   }
 }
 
-/// v[j][0..padded) = value j of the tile in fp32, zero beyond d_v.
+/// Column c of value j in fp32, zero beyond d_v, at v[panel c / kPanel][j][c % kPanel].
+HWY_INLINE int64_t PackedValue(int64_t j, int64_t c) { return c / kPanel * kTile * kPanel + j * kPanel + c % kPanel; }
+
 template <class T>
 void PackValues(const Block& b, int64_t k0, int64_t nk, float* HWY_RESTRICT v) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), padded = PaddedDim(b.d_v);
   for (int64_t j = 0; j < nk; ++j) {
     const T* row = KvRow<T>(b.v, b, k0 + j);
-    float* to = v + j * padded;
     int64_t c = 0;
-    for (; c + lanes <= b.d_v; c += lanes) hn::StoreU(fs::LoadF32(d, row + c), d, to + c);
-    if (c < b.d_v) hn::StoreU(fs::LoadF32Tail(d, row + c, static_cast<size_t>(b.d_v - c)), d, to + c);
-    for (c = (b.d_v + lanes - 1) / lanes * lanes; c < padded; ++c) to[c] = 0.0f;
+    for (; c + lanes <= b.d_v; c += lanes) hn::StoreU(fs::LoadF32(d, row + c), d, v + PackedValue(j, c));
+    if (c < b.d_v) {
+      hn::StoreU(fs::LoadF32Tail(d, row + c, static_cast<size_t>(b.d_v - c)), d, v + PackedValue(j, c));
+      c += lanes;
+    }
+    for (; c < padded; c += lanes) hn::StoreU(hn::Zero(d), d, v + PackedValue(j, c));
   }
 }
 
-/// s[r][j..j+NV*lanes) = q_r . k_j for R rows.
-template <int R, int NV>
+/// s[r][j] = q_r . k_j for R rows and all keys of the tile, NV vectors of keys at a time. The chain over the head
+/// dimension is the same for both kinds of units.
+template <bool kPairs, int R, int NV>
 HWY_INLINE void ScoreTile(const float* HWY_RESTRICT q, const float* HWY_RESTRICT kt, int64_t d_qk,
                           float* HWY_RESTRICT s) {
   const D d;
+  const hn::RebindToUnsigned<D> du;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t units = kPairs ? (d_qk + 1) / 2 : d_qk;
   for (int64_t j = 0; j < kTile; j += NV * lanes) {
+    const float* from[NV];
+    for (int n = 0; n < NV; ++n) {
+      const int64_t at = j + n * lanes;
+      from[n] = kt + at / kPanel * units * kPanel + at % kPanel;
+    }
     V acc[R][NV];
     for (int r = 0; r < R; ++r) {
       for (int n = 0; n < NV; ++n) acc[r][n] = hn::Zero(d);
     }
-    for (int64_t c = 0; c < d_qk; ++c) {
-      V k[NV];
-      for (int n = 0; n < NV; ++n) k[n] = hn::LoadU(d, kt + c * kTile + j + n * lanes);
+    auto step = [&](int64_t c, const V(&k)[NV]) HWY_ATTR {
       for (int r = 0; r < R; ++r) {
         const V x = hn::Set(d, q[r * d_qk + c]);
         for (int n = 0; n < NV; ++n) acc[r][n] = hn::MulAdd(x, k[n], acc[r][n]);
+      }
+    };
+    if constexpr (kPairs) {
+      const auto high = hn::Set(du, 0xffff0000u);
+      for (int64_t c = 0; c < d_qk; c += 2) {
+        V even[NV], odd[NV];
+        for (int n = 0; n < NV; ++n) {
+          const auto pair = hn::BitCast(du, hn::LoadU(d, from[n] + c / 2 * kPanel));
+          even[n] = hn::BitCast(d, hn::ShiftLeft<16>(pair));
+          odd[n] = hn::BitCast(d, hn::And(pair, high));
+        }
+        step(c, even);
+        if (c + 1 < d_qk) step(c + 1, odd);
+      }
+    } else {
+      for (int64_t c = 0; c < d_qk; ++c) {
+        V k[NV];
+        for (int n = 0; n < NV; ++n) k[n] = hn::LoadU(d, from[n] + c * kPanel);
+        step(c, k);
       }
     }
     for (int r = 0; r < R; ++r) {
@@ -140,11 +201,16 @@ HWY_INLINE void ScoreTile(const float* HWY_RESTRICT q, const float* HWY_RESTRICT
   }
 }
 
+template <bool kPairs>
 void Scores(const float* q, const float* kt, int64_t d_qk, int64_t rows, float* s) {
   int64_t r = 0;
-  for (; r + kFastRows <= rows; r += kFastRows) ScoreTile<kFastRows, 2>(q + r * d_qk, kt, d_qk, s + r * kTile);
-  for (; r + 2 <= rows; r += 2) ScoreTile<2, 4>(q + r * d_qk, kt, d_qk, s + r * kTile);
-  for (; r < rows; ++r) ScoreTile<1, 4>(q + r * d_qk, kt, d_qk, s + r * kTile);
+  auto step = [&](auto count, auto vectors) HWY_ATTR {
+    constexpr int R = decltype(count)::value, NV = decltype(vectors)::value;
+    for (; r + R <= rows; r += R) ScoreTile<kPairs, R, NV>(q + r * d_qk, kt, d_qk, s + r * kTile);
+  };
+  step(std::integral_constant<int, kFastRows>(), std::integral_constant<int, 2>());
+  step(std::integral_constant<int, kFastRows / 2>(), std::integral_constant<int, 4>());
+  step(std::integral_constant<int, 1>(), std::integral_constant<int, 4>());
 }
 
 /// One tile of the running softmax: s becomes p; returns exp(m_old - m_new). Lanes >= valid count as not there.
@@ -176,9 +242,10 @@ HWY_INLINE float SoftmaxTile(float* HWY_RESTRICT s, int64_t valid, float scale, 
   return alpha;
 }
 
-/// acc[r] = acc[r] * alpha[r] + sum over j < nk of p[r][j] * v[j], NV vectors of R rows.
-template <int R, int NV, class GetRow>
-HWY_INLINE void AccumulateVectors(const float* HWY_RESTRICT p, const float* alpha, int64_t nk, const GetRow& row,
+/// acc[r] = acc[r] * alpha[r] + sum over j < nk of p[r][j] * v[j], NV vectors of R rows. value(j, c) points at column
+/// c.
+template <int R, int NV, class Value>
+HWY_INLINE void AccumulateVectors(const float* HWY_RESTRICT p, const float* alpha, int64_t nk, const Value& value,
                                   int64_t c, int64_t padded, float* HWY_RESTRICT acc) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -189,9 +256,8 @@ HWY_INLINE void AccumulateVectors(const float* HWY_RESTRICT p, const float* alph
     }
   }
   for (int64_t j = 0; j < nk; ++j) {
-    const auto* from = row(j) + c;
     V v[NV];
-    for (int n = 0; n < NV; ++n) v[n] = fs::LoadF32(d, from + n * lanes);
+    for (int n = 0; n < NV; ++n) v[n] = fs::LoadF32(d, value(j, c + n * lanes));
     for (int r = 0; r < R; ++r) {
       const V x = hn::Set(d, p[r * kTile + j]);
       for (int n = 0; n < NV; ++n) sum[r][n] = hn::MulAdd(x, v[n], sum[r][n]);
@@ -202,27 +268,36 @@ HWY_INLINE void AccumulateVectors(const float* HWY_RESTRICT p, const float* alph
   }
 }
 
-template <int R, int NV, class GetRow>
-HWY_INLINE void AccumulateRows(const float* p, const float* alpha, int64_t nk, const GetRow& row, int64_t width,
-                               int64_t padded, float* acc) {
+template <class Value>
+void Accumulate(const float* p, const float* alpha, int64_t rows, int64_t nk, const Value& value, int64_t width,
+                int64_t padded, float* acc) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
-  int64_t c = 0;
-  for (; c + NV * lanes <= width; c += NV * lanes) AccumulateVectors<R, NV>(p, alpha, nk, row, c, padded, acc);
-  for (; c < width; c += lanes) AccumulateVectors<R, 1>(p, alpha, nk, row, c, padded, acc);
+  int64_t r = 0;
+  auto step = [&](auto count, auto vectors) HWY_ATTR {
+    constexpr int R = decltype(count)::value, NV = decltype(vectors)::value;
+    for (; r + R <= rows; r += R) {
+      const float* pr = p + r * kTile;
+      float* to = acc + r * padded;
+      int64_t c = 0;
+      for (; c + NV * lanes <= width; c += NV * lanes) {
+        AccumulateVectors<R, NV>(pr, alpha + r, nk, value, c, padded, to);
+      }
+      for (; c < width; c += lanes) AccumulateVectors<R, 1>(pr, alpha + r, nk, value, c, padded, to);
+    }
+  };
+  step(std::integral_constant<int, kFastRows>(), std::integral_constant<int, 2>());
+  step(std::integral_constant<int, kFastRows / 2>(), std::integral_constant<int, 4>());
+  step(std::integral_constant<int, 1>(), std::integral_constant<int, 4>());
 }
 
-template <class GetRow>
-void Accumulate(const float* p, const float* alpha, int64_t rows, int64_t nk, const GetRow& row, int64_t width,
-                int64_t padded, float* acc) {
-  int64_t r = 0;
-  for (; r + kFastRows <= rows; r += kFastRows) {
-    AccumulateRows<kFastRows, 2>(p + r * kTile, alpha + r, nk, row, width, padded, acc + r * padded);
-  }
-  for (; r + 2 <= rows; r += 2) {
-    AccumulateRows<2, 4>(p + r * kTile, alpha + r, nk, row, width, padded, acc + r * padded);
-  }
-  for (; r < rows; ++r) {
-    AccumulateRows<1, 4>(p + r * kTile, alpha + r, nk, row, width, padded, acc + r * padded);
+/// Asks for the rows of a tile ahead of their use: pages are too short for the hardware to see a stream.
+template <class T>
+void PrefetchTile(const PageView& view, const Block& b, int64_t k0, int64_t width) {
+  const int64_t end = std::min(k0 + kTile, b.keys());
+  for (int64_t j = k0; j < end; ++j) {
+    const char* row = reinterpret_cast<const char*>(KvRow<T>(view, b, j));
+    const int64_t bytes = width * static_cast<int64_t>(sizeof(T));
+    for (int64_t i = 0; i < bytes; i += 64) hwy::Prefetch(row + i);
   }
 }
 
@@ -232,8 +307,12 @@ void AttendTile(const Block& b, int64_t k0, const Scratch& w, const Partial& to)
   const int64_t nk = std::min(kTile, b.keys() - k0);
   // Rows before r0 end before this tile.
   const int64_t r0 = std::max<int64_t>(0, k0 - b.position) * b.heads, rows = b.rows() - r0;
+  // Few rows: the time goes into fetching the cache, so the next reads start before this tile's arithmetic.
+  const bool decode = b.rows() <= 2 * kFastRows;
+  if (decode) PrefetchTile<T>(b.v, b, k0, b.d_v);
   PackKeys<T>(b, k0, nk, w.kt);
-  Scores(w.q + r0 * b.d_qk, w.kt, b.d_qk, rows, w.s);
+  if (decode) PrefetchTile<T>(b.k, b, k0 + kTile, b.d_qk);
+  Scores<Units<T>::kPairs>(w.q + r0 * b.d_qk, w.kt, b.d_qk, rows, w.s);
   float alpha[kMaxRows];
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t valid = std::min(kTile, b.position + (r0 + r) / b.heads + 1 - k0);
@@ -253,9 +332,12 @@ void AttendTile(const Block& b, int64_t k0, const Scratch& w, const Partial& to)
     float* acc = to.acc + (r0 + r) * padded;
     if (pack) {
       Accumulate(
-          w.s + r * kTile, alpha + r, end - r, valid, [&](int64_t j) { return w.v + j * padded; }, padded, padded, acc);
+          w.s + r * kTile, alpha + r, end - r, valid, [&](int64_t j, int64_t c) { return w.v + PackedValue(j, c); },
+          padded, padded, acc);
     } else {
-      Accumulate(w.s + r * kTile, alpha + r, end - r, valid, [&](int64_t j) { return direct[j]; }, b.d_v, padded, acc);
+      Accumulate(
+          w.s + r * kTile, alpha + r, end - r, valid, [&](int64_t j, int64_t c) { return direct[j] + c; }, b.d_v,
+          padded, acc);
     }
     r = end;
   }

@@ -17,12 +17,15 @@
 
 namespace fluvial::ops::paged_attention::internal {
 
-inline constexpr int64_t kTile = 64;     // keys scored together
-inline constexpr int64_t kSpan = 2048;   // keys that one task takes when a row's keys are shared among threads
-inline constexpr int64_t kMaxRows = 64;  // rows (queries x heads of one group) that share a key tile
+inline constexpr int64_t kTile = 64;      // keys scored together
+inline constexpr int64_t kSpan = 2048;    // keys that one task takes when a row's keys are shared among threads
+inline constexpr int64_t kMaxRows = 128;  // rows (queries x heads of one group) that share a key tile
 
 /// Row pitch of fp32 accumulators: Dv rounded up to every vector length in use.
 inline constexpr int64_t PaddedDim(int64_t d) { return (d + 15) / 16 * 16; }
+
+/// Room for whole panels of 32 columns.
+inline constexpr int64_t RoundedToPanels(int64_t padded) { return (padded + 31) / 32 * 32; }
 
 /// Running softmax of up to kMaxRows rows: m, l [rows], acc [rows][padded].
 struct Partial {
@@ -38,18 +41,19 @@ struct Partial {
 /// Scratch of one worker.
 struct Scratch {
   float* q = nullptr;   ///< [rows][d_qk]
-  float* kt = nullptr;  ///< [d_qk][kTile]
-  float* v = nullptr;   ///< [kTile][padded]
+  float* kt = nullptr;  ///< d_qk * kTile: keys, transposed
+  float* v = nullptr;   ///< kTile * RoundedToPanels(padded): values in fp32
   float* s = nullptr;   ///< [rows][kTile]
   Partial span, total;
   static constexpr int64_t Floats(int64_t rows, int64_t d_qk, int64_t padded) {
-    return rows * d_qk + d_qk * kTile + kTile * padded + rows * kTile + 2 * Partial::Floats(rows, padded) + 64;
+    return rows * d_qk + d_qk * kTile + kTile * RoundedToPanels(padded) + rows * kTile +
+           2 * Partial::Floats(rows, padded) + 64;
   }
   static Scratch At(float* at, int64_t rows, int64_t d_qk, int64_t padded) {
     Scratch s;
     s.kt = at;
     s.v = s.kt + d_qk * kTile;
-    s.s = s.v + kTile * padded;
+    s.s = s.v + kTile * RoundedToPanels(padded);
     s.span = Partial::At(s.s + rows * kTile, rows, padded);
     s.total = Partial::At(s.s + rows * kTile + Partial::Floats(rows, padded), rows, padded);
     s.q = s.s + rows * kTile + 2 * Partial::Floats(rows, padded);
