@@ -76,7 +76,8 @@ size_t SumBytes(const Problem& p) {
   return Arena::Aligned(size_t(std::min(p.m, kMaxRows)) * size_t(kMaxColumns) * sizeof(float));
 }
 size_t PanelBytes(const Kernel& kernel) {
-  return Arena::Aligned(size_t(kernel.k_block * kernel.columns) * SizeOf(kernel.x));
+  constexpr int64_t kLanes = 16, kLine = 64;  // a line after every lane
+  return Arena::Aligned(size_t(kernel.k_block * kernel.columns) * SizeOf(kernel.x) + size_t(kLanes * kLine));
 }
 size_t Bytes(const Problem& p, const Kernel& kernel, int threads) {
   return CopyBytes(p, kernel) + (SumBytes(p) + PanelBytes(kernel)) * size_t(threads);

@@ -106,6 +106,14 @@ void Block(const void* x_void, int64_t xs, const void* w_void, int64_t ws, int64
 constexpr int kVectors = 3;  // 8 rows x 3 = 24 of 32 registers are sums
 constexpr int kColumns = 16 * kVectors;
 
+// Lanes are stored in the order in which they are summed: the tree of SumLanes16 as a running sum with a stack, see
+// PanelTile. Bits reversed, so its own inverse.
+constexpr int kLaneOrder[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
+
+// Floats between the lanes of a panel. One line more than they hold: stores go to 16 lanes in turn, which would else
+// compete for few sets of L1.
+constexpr int64_t LaneStride(int64_t registers) { return registers * kColumns + 16; }
+
 int64_t Registers(int64_t k) { return (k + kStep - 1) / kStep; }
 
 __mmask32 MaskOf(int64_t left) {
@@ -134,7 +142,9 @@ void Pack(const void* w_void, int64_t ws, int64_t n, int64_t k, void* panel_void
       }
       Transpose16(row);
 #pragma GCC unroll 16
-      for (int lane = 0; lane < 16; ++lane) _mm512_storeu_ps(panel + (lane * registers + i) * kColumns + j, row[lane]);
+      for (int lane = 0; lane < 16; ++lane) {
+        _mm512_storeu_ps(panel + kLaneOrder[lane] * LaneStride(registers) + i * kColumns + j, row[lane]);
+      }
     }
   }
 }
@@ -154,7 +164,9 @@ void Arrange(const void* x_void, DType, int64_t k, void* out_void) {
     Transpose16(row);
     const __mmask16 mask = static_cast<__mmask16>((1u << count) - 1);
 #pragma GCC unroll 16
-    for (int lane = 0; lane < 16; ++lane) _mm512_mask_storeu_ps(out + lane * registers + i, mask, row[lane]);
+    for (int lane = 0; lane < 16; ++lane) {
+      _mm512_mask_storeu_ps(out + kLaneOrder[lane] * registers + i, mask, row[lane]);
+    }
   }
 }
 
@@ -164,9 +176,6 @@ inline __attribute__((always_inline)) __m512bh BroadcastPair(const uint16_t* x) 
   return (__m512bh)_mm512_set1_epi32(pair);
 }
 
-// Order in which lanes are summed: the tree of SumLanes16 as a running sum with a stack, see below.
-constexpr int kLaneOrder[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
-
 template <int MR, int NV>
 __attribute__((noinline)) void PanelTile(const uint16_t* x, int64_t xs, const float* panel, int64_t registers,
                                          float* total, bool first, const Ahead& ahead) {
@@ -174,8 +183,8 @@ __attribute__((noinline)) void PanelTile(const uint16_t* x, int64_t xs, const fl
   __m512 acc[MR][NV];
   Prefetcher prefetch(ahead, 16 * registers);
   for (int n = 0; n < 16; ++n) {
-    const float* w = panel + kLaneOrder[n] * registers * kColumns;
-    const uint16_t* xl = x + kLaneOrder[n] * registers * 2;
+    const float* w = panel + n * LaneStride(registers);
+    const uint16_t* xl = x + n * registers * 2;
 #pragma GCC unroll 8
     for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 3

@@ -154,6 +154,14 @@ constexpr int kVectors = 3;  // 8 rows x 3 = 24 of 32 registers are sums
 constexpr int64_t kColumns = 16 * kVectors;
 constexpr int64_t kBlock = 1024;
 
+// Lanes are stored in the order in which they are summed: the tree of SumLanes16 as a running sum with a stack, see
+// PanelTile. Bits reversed, so its own inverse.
+constexpr int kLaneOrder[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
+
+// Floats between the lanes of a panel. One line more than they hold: stores go to 16 lanes in turn, which would else
+// compete for few sets of L1.
+constexpr int64_t LaneStride(int64_t registers) { return registers * kColumns + 16; }
+
 template <class TW>
 void Pack(const void* w_void, int64_t ws, int64_t n, int64_t k, void* panel_void) {
   const DF d;
@@ -178,7 +186,9 @@ void Pack(const void* w_void, int64_t ws, int64_t n, int64_t k, void* panel_void
       }
       Transpose16(row);
 #pragma GCC unroll 16
-      for (int lane = 0; lane < 16; ++lane) _mm512_storeu_ps(panel + (lane * registers + i) * kColumns + j, row[lane]);
+      for (int lane = 0; lane < 16; ++lane) {
+        _mm512_storeu_ps(panel + kLaneOrder[lane] * LaneStride(registers) + i * kColumns + j, row[lane]);
+      }
     }
   }
 }
@@ -197,12 +207,11 @@ void Arrange(const void* x, DType dtype, int64_t k, void* out_void) {
     const int64_t count = HWY_MIN(int64_t{16}, registers - i);
     const __mmask16 mask = static_cast<__mmask16>((1u << count) - 1);
 #pragma GCC unroll 16
-    for (int lane = 0; lane < 16; ++lane) _mm512_mask_storeu_ps(out + lane * registers + i, mask, row[lane]);
+    for (int lane = 0; lane < 16; ++lane) {
+      _mm512_mask_storeu_ps(out + kLaneOrder[lane] * registers + i, mask, row[lane]);
+    }
   }
 }
-
-// Order in which lanes are summed: the tree of SumLanes16 as a running sum with a stack, see below.
-constexpr int kLaneOrder[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
 
 template <int MR, int NV>
 HWY_NOINLINE void PanelTile(const float* x, int64_t xs, const float* panel, int64_t registers, float* total, bool first,
@@ -212,8 +221,8 @@ HWY_NOINLINE void PanelTile(const float* x, int64_t xs, const float* panel, int6
   VF acc[MR][NV];
   Prefetcher prefetch(ahead, 16 * registers);
   for (int n = 0; n < 16; ++n) {
-    const float* w = panel + kLaneOrder[n] * registers * kColumns;
-    const float* xl = x + kLaneOrder[n] * registers;
+    const float* w = panel + n * LaneStride(registers);
+    const float* xl = x + n * registers;
 #pragma GCC unroll 8
     for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 3
