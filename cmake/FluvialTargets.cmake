@@ -1,5 +1,7 @@
 # fluvial_library(base SOURCES a.cc DEPS fluvial_x ...)   -> target fluvial_base
-# fluvial_test(name SOURCES a_test.cc DEPS ... [LABELS gpu] [TIMEOUT s])
+# fluvial_test(name SOURCES a_test.cc DEPS ... [LABELS gpu slow] [TIMEOUT s])  a gtest program
+#   LABELS slow: left out of the sanitizer lanes. LABELS gpu: needs a GPU, and says so when it skips.
+# fluvial_benchmark(name SOURCES a_bench.cc DEPS ...)  a Google Benchmark program in <build>/bench; never a test
 function(fluvial_library name)
   cmake_parse_arguments(A "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(fluvial_${name} STATIC ${A_SOURCES})
@@ -22,4 +24,15 @@ function(fluvial_test name)
     set(A_TIMEOUT 300)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}")
+endfunction()
+
+function(fluvial_benchmark name)
+  if(NOT FLUVIAL_BENCHMARKS OR FLUVIAL_SANITIZE)
+    return()
+  endif()
+  cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
+  find_package(benchmark REQUIRED)
+  add_executable(${name} ${A_SOURCES})
+  target_link_libraries(${name} PRIVATE ${A_DEPS} benchmark::benchmark benchmark::benchmark_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
 endfunction()

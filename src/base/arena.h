@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "fluvial/status.h"
@@ -17,7 +18,8 @@ struct Workspace {
   size_t bytes = 0;
 };
 
-/// Bump allocator over memory owned by somebody else (any device). Not thread-safe.
+/// Bump allocator over memory owned by somebody else (any device). Pieces are as aligned as `data` is, up to
+/// kAlignment. Not thread-safe.
 class Arena {
  public:
   static constexpr size_t kAlignment = 256;  // cuDNN and TMA descriptors ask for at most this
@@ -25,13 +27,18 @@ class Arena {
   Arena() = default;
   Arena(void* data, size_t bytes) : data_(static_cast<char*>(data)), bytes_(bytes) {}
 
-  static size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+  /// `bytes` rounded up to kAlignment; sizes that would wrap around give the largest multiple, which no memory has.
+  static size_t Aligned(size_t bytes) {
+    constexpr size_t kMax = std::numeric_limits<size_t>::max() / kAlignment * kAlignment;
+    return bytes > kMax ? kMax : (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
 
   /// A piece of `bytes` bytes, or a resource error with both numbers.
   Result<void*> Take(size_t bytes) {
     const size_t need = Aligned(bytes);
     if (need > bytes_ - used_) {
-      return Status::Resource("workspace too small: " + std::to_string(used_ + need) + " bytes needed, " +
+      const size_t total = need > std::numeric_limits<size_t>::max() - used_ ? need : used_ + need;
+      return Status::Resource("workspace too small: " + std::to_string(total) + " bytes needed, " +
                               std::to_string(bytes_) + " available");
     }
     void* p = data_ + used_;

@@ -61,15 +61,13 @@ std::string_view Name(DType dtype) {
 }
 
 Result<DType> ParseDType(std::string_view t) {
-  if (t == "fp32" || t == "float32" || t == "float") return DType::kF32;
-  if (t == "bf16" || t == "bfloat16") return DType::kBF16;
-  if (t == "fp16" || t == "float16" || t == "half") return DType::kF16;
-  if (t == "fp64" || t == "float64" || t == "double") return DType::kF64;
-  if (t == "i8") return DType::kI8;
-  if (t == "u8") return DType::kU8;
-  if (t == "i16") return DType::kI16;
-  if (t == "i32") return DType::kI32;
-  if (t == "i64") return DType::kI64;
+  for (int i = 0; i <= static_cast<int>(DType::kF8E5M2); ++i) {
+    if (t == Name(static_cast<DType>(i))) return static_cast<DType>(i);
+  }
+  if (t == "float32" || t == "float") return DType::kF32;
+  if (t == "bfloat16") return DType::kBF16;
+  if (t == "float16" || t == "half") return DType::kF16;
+  if (t == "float64" || t == "double") return DType::kF64;
   return Status::InvalidArgument("unknown dtype '" + std::string(t) + "': use float32, bfloat16 or float16");
 }
 

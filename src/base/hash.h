@@ -22,7 +22,8 @@ class Hasher {
     h_ = Mix64(h_ ^ x);
     return *this;
   }
-  Hasher& Add(float x) { return Add(static_cast<uint64_t>(std::bit_cast<uint32_t>(x))); }
+  /// Equal numbers hash equal: adding +0 turns -0 into +0.
+  Hasher& Add(float x) { return Add(static_cast<uint64_t>(std::bit_cast<uint32_t>(x + 0.0f))); }
   uint64_t Get() const { return h_; }
 
  private:

@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <system_error>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -15,6 +16,13 @@ namespace {
 // Spins before sleeping. About 20 us: longer than the gap between two operators of one layer, short enough
 // that an idle engine does not hold a core.
 constexpr int kSpins = 4000;
+
+// Layout of state_.
+constexpr uint64_t kEpoch = uint64_t{1} << 32;
+constexpr uint64_t kOpen = uint64_t{1} << 31;
+constexpr uint64_t kInside = kOpen - 1;
+
+inline uint64_t EpochOf(uint64_t state) { return state / kEpoch; }
 
 inline void Pause() {
 #if defined(__x86_64__)
@@ -36,14 +44,18 @@ int AvailableCpus() {
 ThreadPool::ThreadPool(int threads) {
   if (threads <= 0) threads = AvailableCpus();
   workers_.reserve(threads - 1);
-  for (int w = 1; w < threads; ++w) workers_.emplace_back([this, w] { WorkerLoop(w); });
+  try {
+    for (int w = 1; w < threads; ++w) workers_.emplace_back([this, w] { WorkerLoop(w); });
+  } catch (const std::system_error&) {
+    // The system's limit of threads: work with those there are; threads() tells.
+  }
 }
 
 ThreadPool::~ThreadPool() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
-    epoch_.fetch_add(1);
+    state_.fetch_add(kEpoch);
   }
   wake_.notify_all();
   for (std::thread& t : workers_) t.join();
@@ -62,15 +74,17 @@ void ThreadPool::Run(int64_t count, Call call, void* fn) {
   call_ = call;
   fn_ = fn;
   next_.store(0, std::memory_order_relaxed);
-  pending_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
   {
     std::lock_guard lock(mutex_);  // pairs with the predicate check in WorkerLoop: no lost wake-up
-    epoch_.fetch_add(1, std::memory_order_release);
+    // Nobody is inside and the job before is closed, so this is the only writer.
+    state_.store((EpochOf(state_.load(std::memory_order_relaxed)) + 1) * kEpoch + kOpen, std::memory_order_release);
   }
   wake_.notify_all();
   Drain(0);
-  // Every worker must have left Drain before count_/fn_ may change, hence the wait for all of them.
-  for (int spins = 0; pending_.load(std::memory_order_acquire) != 0; ++spins) {
+  // Only workers that are inside are waited for: one that has not woken yet - other processes may hold its core - has
+  // nothing to add and finds the job closed.
+  state_.fetch_and(~kOpen, std::memory_order_relaxed);
+  for (int spins = 0; (state_.load(std::memory_order_acquire) & kInside) != 0; ++spins) {
     if (spins < kSpins)
       Pause();
     else
@@ -82,18 +96,23 @@ void ThreadPool::WorkerLoop(int worker) {
   uint64_t seen = 0;
   for (;;) {
     int spins = 0;
-    while (epoch_.load(std::memory_order_acquire) == seen && spins < kSpins) {
+    while (EpochOf(state_.load(std::memory_order_acquire)) == seen && spins < kSpins) {
       Pause();
       ++spins;
     }
-    if (epoch_.load(std::memory_order_acquire) == seen) {
+    if (EpochOf(state_.load(std::memory_order_acquire)) == seen) {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return epoch_.load(std::memory_order_acquire) != seen; });
+      wake_.wait(lock, [&] { return EpochOf(state_.load(std::memory_order_acquire)) != seen; });
     }
-    seen = epoch_.load(std::memory_order_acquire);
     if (stop_) return;
-    Drain(worker);
-    pending_.fetch_sub(1, std::memory_order_release);
+    uint64_t state = state_.load(std::memory_order_acquire);
+    seen = EpochOf(state);
+    while ((state & kOpen) != 0 && EpochOf(state) == seen) {
+      if (!state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel)) continue;
+      Drain(worker);
+      state_.fetch_sub(1, std::memory_order_release);
+      break;
+    }
   }
 }
 

@@ -17,7 +17,7 @@ namespace fluvial {
 /// ParallelFor is not reentrant: a task must not call ParallelFor of the same pool. One caller at a time.
 class ThreadPool {
  public:
-  /// threads <= 0: as many as the process may use (its CPU affinity).
+  /// threads <= 0: as many as the process may use (its CPU affinity). Fewer when the system refuses more.
   explicit ThreadPool(int threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -50,8 +50,8 @@ class ThreadPool {
   std::vector<std::thread> workers_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::atomic<uint64_t> epoch_{0};
-  std::atomic<int> pending_{0};
+  // Epoch (upper 32 bits, one per job), open flag, and the number of workers inside the job.
+  std::atomic<uint64_t> state_{0};
   std::atomic<int64_t> next_{0};
   int64_t count_ = 0;
   Call call_ = nullptr;

@@ -17,6 +17,9 @@ namespace {
 // Parts of the device block, in order: header, offsets, read slots, write slots, order.
 enum Part { kHeader, kOffsets, kRead, kWrite, kOrder, kParts };
 
+// Far beyond any memory, far below the end of int64: strides times tokens stay representable.
+constexpr int64_t kMaxTokens = int64_t{1} << 40;
+
 uint64_t NextId() {
   static std::atomic<uint64_t> next{1};
   return next.fetch_add(1, std::memory_order_relaxed);
@@ -76,7 +79,10 @@ Result<SequencePlan> SequencePlan::Create(Stream& stream, PlanBounds bounds) {
 Result<SequencePlan> SequencePlan::Make(Stream& stream, const SequenceSpec& spec) {
   PlanBounds bounds;
   bounds.max_sequences = static_cast<int32_t>(spec.lengths.size());
-  for (int64_t n : spec.lengths) bounds.max_tokens += std::max<int64_t>(n, 0);
+  for (int64_t n : spec.lengths) {
+    // Refill refuses negative lengths; here they must only not disturb the sum, and the sum must not overflow.
+    bounds.max_tokens = std::min(kMaxTokens, bounds.max_tokens + std::clamp<int64_t>(n, 0, kMaxTokens));
+  }
   FLUVIAL_ASSIGN_OR_RETURN(SequencePlan plan, Create(stream, bounds));
   FLUVIAL_RETURN_IF_ERROR(plan.Refill(stream, spec));
   return plan;
@@ -104,6 +110,9 @@ Status SequencePlan::Refill(Stream& stream, const SequenceSpec& spec) {
     if (length < 0) {
       return Status::InvalidArgument("plan: sequence " + std::to_string(i) + " has negative length " +
                                      std::to_string(length));
+    }
+    if (length > kMaxTokens - offsets[i]) {
+      return Status::InvalidArgument("plan: the lengths sum up to more than " + std::to_string(kMaxTokens) + " tokens");
     }
     offsets[i + 1] = offsets[i] + length;
     longest = std::max(longest, length);

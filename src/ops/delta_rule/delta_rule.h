@@ -18,6 +18,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/tensor_view.h"
@@ -73,7 +74,8 @@ struct Problem {
   int32_t checkpoint_every = 0;
   /// Decode of several tokens: keep a state per token (verification that may reject a suffix).
   bool token_states = false;
-  /// Bytes (16, 8, 4, 2) that divide every row pitch and base address of q, k, v, gate and out.
+  /// Bytes (16, 8, 4, 2) that divide every row pitch and base address of q, k, v, out, state and KDA's gate.
+  /// Scalars per head (beta, GDN's gate) need the alignment of their type only.
   int32_t alignment = 16;
 
   bool kda() const { return op == Op::kKdaPrefill || op == Op::kKdaDecode; }
@@ -91,7 +93,11 @@ Result<Op> ParseOp(std::string_view name);
 /// Longest decode: tokens of one sequence in one call.
 inline constexpr int64_t kMaxDecodeTokens = 8;
 
-/// Tensors of one call. T = tokens, N = sequences. Unit inner stride everywhere; rows may have any pitch.
+/// Largest k and v of the contract.
+inline constexpr int32_t kMaxHeadDim = 512;
+
+/// Tensors of one call. T = tokens, N = sequences. Rows are packed inside; the outermost stride (the pitch of a
+/// token's row, of a state slot) is free. `out` shares no byte with an input.
 struct Args {
   TensorView q;        ///< io [T, Hk, K]
   TensorView k;        ///< io [T, Hk, K]

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make demo` and `make test` are all that most people need; see `make help`.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+export CMAKE_COLOR_DIAGNOSTICS ?= ON
+
+PRESET ?= release
+JOBS ?= $(shell nproc)
+MODEL ?= models/demo-random-gdn
+PROMPT ?= What is a river?
+build_dir := build/$(PRESET)
+# Rooms land as folders: a new CMakeLists.txt must configure again.
+cmake_files := CMakeLists.txt CMakePresets.json $(wildcard cmake/* src/*/CMakeLists.txt src/*/*/CMakeLists.txt \
+                 tests/CMakeLists.txt fuzz/CMakeLists.txt bench/CMakeLists.txt)
+
+.PHONY: help
+help:  ## this list
+	@echo "Fluvial: make targets"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+.PHONY: bootstrap
+bootstrap:  # quick when nothing is missing
+	@scripts/bootstrap
+
+.PHONY: demo
+demo: bootstrap program  ## install what is needed, build, and answer a question with the bundled model
+	@scripts/demo $(build_dir)/fluvial "$(MODEL)" "$(PROMPT)"
+
+.PHONY: test
+test: build  ## build everything and run every test
+	@scripts/run_tests $(build_dir)
+
+.PHONY: sanitize
+sanitize: bootstrap  ## address+undefined and thread sanitizers on the tests not labelled slow
+	@scripts/sanitize $(JOBS)
+
+SECONDS_PER_TARGET ?= 30
+.PHONY: fuzz
+fuzz:  ## run the fuzz targets with clang-19 (SECONDS_PER_TARGET=30)
+	@scripts/fuzz $(SECONDS_PER_TARGET)
+
+.PHONY: bench
+bench: build  ## kernel benchmarks of this machine
+	@scripts/bench $(build_dir)
+
+.PHONY: build
+build: bootstrap $(build_dir)/.configured  ## program, tests and benchmarks: build/release (or PRESET=cpu, dev, asan, tsan, cuda)
+	@ninja -C $(build_dir) -j $(JOBS)
+
+.PHONY: program
+program: bootstrap $(build_dir)/.configured
+	@ninja -C $(build_dir) -j $(JOBS) --quiet fluvial
+
+$(build_dir)/.configured: $(cmake_files) | bootstrap
+	@cmake --preset $(PRESET)
+	@touch $@
+
+.PHONY: lint
+lint:  ## formatting, import arrows, project rules, clang-tidy
+	@scripts/lint
+
+.PHONY: format
+format:  ## rewrite sources with clang-format-19
+	@git ls-files --cached --others --exclude-standard '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format-19 -i
+
+.PHONY: clean
+clean:  ## remove every build folder
+	@rm -rf build

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/batch.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace fluvial::engine {
+namespace {
+
+/// Tokens of one chunk of the delta rule.
+constexpr int64_t kChunk = 64;
+
+}  // namespace
+
+Result<Batch> Batch::Create(Stream& stream, const BatchLimits& limits, int64_t vocab) {
+  Batch b;
+  b.limits_ = limits;
+  b.vocab_ = vocab;
+  ops::PlanBounds decode, prefill;
+  decode.max_tokens = decode.max_sequences = limits.sequences;
+  decode.max_length = 1;
+  prefill.max_tokens = limits.tokens;
+  prefill.max_sequences = limits.sequences;
+  FLUVIAL_ASSIGN_OR_RETURN(b.decode_, ops::SequencePlan::Create(stream, decode));
+  FLUVIAL_ASSIGN_OR_RETURN(b.prefill_, ops::SequencePlan::Create(stream, prefill));
+  ops::paged_attention::KvBounds kv;
+  kv.page_size = limits.page_size;
+  kv.max_tokens = limits.tokens;
+  kv.max_sequences = limits.sequences;
+  kv.max_kv_length = limits.length;
+  FLUVIAL_ASSIGN_OR_RETURN(b.kv_, ops::paged_attention::KvPlan::Create(stream, kv));
+  b.ids_.reserve(static_cast<size_t>(limits.tokens));
+  b.positions_.reserve(static_cast<size_t>(limits.tokens));
+  b.logits_.resize(static_cast<size_t>(limits.sequences) * static_cast<size_t>(vocab));
+  return b;
+}
+
+void Batch::Schedule(std::span<const std::unique_ptr<Sequence>> running) {
+  items_.clear();
+  int64_t budget = limits_.tokens;
+  for (const auto& s : running) {
+    if (!s->decoding() || budget == 0) continue;
+    items_.push_back({s.get(), 1});
+    --budget;
+  }
+  decode_count_ = static_cast<int32_t>(items_.size());
+  for (const auto& s : running) {
+    if (s->decoding() || budget == 0) continue;
+    int64_t take = std::min(s->pending(), budget);
+    if (take < s->pending()) {
+      const int64_t on_grid = (s->done + take) / kChunk * kChunk - s->done;
+      if (on_grid > 0) take = on_grid;
+    }
+    items_.push_back({s.get(), take});
+    budget -= take;
+  }
+  prefill_count_ = static_cast<int32_t>(items_.size()) - decode_count_;
+}
+
+Status Batch::Refill(Stream& stream, std::span<const int64_t> lengths, std::span<const int64_t> contexts,
+                     std::span<const int32_t> read_slots, std::span<const int32_t> write_slots,
+                     std::vector<std::vector<int32_t>> pages) {
+  const size_t d = static_cast<size_t>(decode_count_);
+  const auto part = [&](auto span, bool decode) {
+    const auto sub = decode ? span.subspan(0, d) : span.subspan(d);
+    return std::vector(sub.begin(), sub.end());
+  };
+  for (const bool decode : {true, false}) {
+    ops::SequenceSpec spec;
+    spec.lengths = part(lengths, decode);
+    spec.read_slots = part(read_slots, decode);
+    spec.write_slots = part(write_slots, decode);
+    if (!spec.lengths.empty()) FLUVIAL_RETURN_IF_ERROR((decode ? decode_ : prefill_)->Refill(stream, spec));
+  }
+  ops::paged_attention::KvSpec kv;
+  kv.lengths.assign(lengths.begin(), lengths.end());
+  kv.contexts.assign(contexts.begin(), contexts.end());
+  kv.pages = std::move(pages);
+  return kv_->Refill(stream, kv);
+}
+
+Status Batch::Assume(Stream& stream, int32_t sequences, int64_t tokens, int64_t context) {
+  const bool decode = tokens == 1 && context > 0;
+  decode_count_ = decode ? sequences : 0;
+  prefill_count_ = decode ? 0 : sequences;
+  const size_t n = static_cast<size_t>(sequences);
+  const std::vector<int64_t> lengths(n, tokens), contexts(n, context);
+  std::vector<int32_t> read(n), write(n);
+  std::vector<std::vector<int32_t>> pages(n);
+  const int64_t per_sequence = (context + tokens + limits_.page_size - 1) / limits_.page_size;
+  for (size_t i = 0; i < n; ++i) {
+    read[i] = write[i] = static_cast<int32_t>(i) + 1;
+    for (int64_t j = 0; j < per_sequence; ++j) {
+      pages[i].push_back(static_cast<int32_t>(static_cast<int64_t>(i) * per_sequence + j));
+    }
+  }
+  ids_.assign(n * static_cast<size_t>(tokens), 0);
+  positions_.assign(ids_.size(), 0);
+  logit_rows_.assign(n, 0);
+  return Refill(stream, lengths, contexts, read, write, std::move(pages));
+}
+
+Status Batch::Build(Stream& stream) {
+  ids_.clear();
+  positions_.clear();
+  logit_rows_.clear();
+  logit_items_.clear();
+  prompt_tokens_ = 0;
+  std::vector<int64_t> lengths, contexts;
+  std::vector<int32_t> read, write;
+  std::vector<std::vector<int32_t>> pages;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    const Sequence& s = *items_[i].sequence;
+    const int64_t n = items_[i].tokens;
+    for (int64_t t = s.done; t < s.done + n; ++t) {
+      ids_.push_back(s.ids[static_cast<size_t>(t)]);
+      positions_.push_back(t);
+    }
+    lengths.push_back(n);
+    contexts.push_back(s.done);
+    // A fresh sequence reads zeros, whatever its slot held before.
+    read.push_back(s.done == 0 ? -1 : s.slot);
+    write.push_back(s.slot);
+    pages.push_back(s.pages);
+    if (!s.decoding()) prompt_tokens_ += n;
+    if (n == s.pending()) {
+      logit_items_.push_back(i);
+      logit_rows_.push_back(static_cast<int32_t>(ids_.size()) - 1);
+    }
+  }
+  return Refill(stream, lengths, contexts, read, write, std::move(pages));
+}
+
+models::Step Batch::Step(const std::vector<models::LayerCache>& caches) {
+  models::Step step;
+  step.ids = TensorView(ids_.data(), DType::kI32, {tokens()});
+  step.positions = TensorView(positions_.data(), DType::kI64, {1, tokens()});
+  step.decode = decode_count_ > 0 ? &*decode_ : nullptr;
+  step.prefill = prefill_count_ > 0 ? &*prefill_ : nullptr;
+  step.kv = &*kv_;
+  step.caches = &caches;
+  const int64_t rows = static_cast<int64_t>(logit_rows_.size());
+  if (rows > 0) {
+    step.logit_rows = TensorView(logit_rows_.data(), DType::kI32, {rows});
+    step.logits = TensorView(logits_.data(), DType::kF32, {rows, vocab_});
+  }
+  return step;
+}
+
+}  // namespace fluvial::engine

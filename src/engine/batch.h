@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batch: one step's packed tokens, plans and buffers, built from the running sequences.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "device/device.h"
+#include "engine/sequence.h"
+#include "fluvial/status.h"
+#include "models/model.h"
+#include "ops/common/sequence_plan.h"
+#include "ops/paged_attention/kv_plan.h"
+
+namespace fluvial::engine {
+
+struct BatchLimits {
+  int32_t sequences = 0;
+  int64_t tokens = 0;  ///< of one step
+  int64_t length = 0;  ///< of one sequence, cached tokens included
+  int32_t page_size = 16;
+};
+
+class Batch {
+ public:
+  /// A sequence and how many of its pending tokens this step takes.
+  struct Item {
+    Sequence* sequence = nullptr;
+    int64_t tokens = 0;
+  };
+
+  static Result<Batch> Create(Stream& stream, const BatchLimits& limits, int64_t vocab);
+
+  /// Picks this step's work from `running` (admission order): every decoding sequence one token, then prompt chunks in
+  /// order up to the limit. Chunks that do not finish a prompt end on a multiple of 64 when they can, the grid of the
+  /// chunked delta rule, so that a split prompt computes what an unsplit one does.
+  void Schedule(std::span<const std::unique_ptr<Sequence>> running);
+
+  /// A made-up step for sizing and for the choice of backends: sequences of `tokens` new ones after `context`.
+  Status Assume(Stream& stream, int32_t sequences, int64_t tokens, int64_t context);
+
+  /// Fills ids, positions and plans for what Schedule picked.
+  Status Build(Stream& stream);
+
+  bool empty() const { return items_.empty(); }
+  int64_t tokens() const { return static_cast<int64_t>(ids_.size()); }
+  /// Tokens of prompts in this step.
+  int64_t prompt_tokens() const { return prompt_tokens_; }
+  std::span<const Item> items() const { return items_; }
+  /// The step for Model::Forward; views stay valid until the next Build or Assume.
+  models::Step Step(const std::vector<models::LayerCache>& caches);
+  /// Items whose logits are computed, in row order.
+  std::span<const size_t> logit_items() const { return logit_items_; }
+  const float* LogitsOfRow(size_t row) const { return logits_.data() + row * static_cast<size_t>(vocab_); }
+
+ private:
+  Batch() = default;
+  Status Refill(Stream& stream, std::span<const int64_t> lengths, std::span<const int64_t> contexts,
+                std::span<const int32_t> read_slots, std::span<const int32_t> write_slots,
+                std::vector<std::vector<int32_t>> pages);
+
+  BatchLimits limits_;
+  int64_t vocab_ = 0;
+  int32_t decode_count_ = 0;
+  int32_t prefill_count_ = 0;
+  int64_t prompt_tokens_ = 0;
+  std::vector<Item> items_;  // decode first
+  std::vector<size_t> logit_items_;
+  std::vector<int32_t> ids_, logit_rows_;
+  std::vector<int64_t> positions_;
+  std::vector<float> logits_;
+  std::optional<ops::SequencePlan> decode_, prefill_;
+  std::optional<ops::paged_attention::KvPlan> kv_;
+};
+
+}  // namespace fluvial::engine

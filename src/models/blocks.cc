@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/blocks.h"
+
+#include <cmath>
+
+#include "ops/elementwise/elementwise.h"
+#include "ops/norm/norm.h"
+#include "ops/rope/rope.h"
+
+namespace fluvial::models {
+namespace {
+
+namespace ew = ops::elementwise;
+
+/// eps of the q/k norm inside the delta rule; a constant of the architecture, not of the config.
+constexpr float kQkNormEps = 1e-6f;
+
+/// A step's sequences in at most two parts: decode rows, then prompt rows.
+struct Segment {
+  const ops::SequencePlan* plan = nullptr;
+  int64_t begin = 0;
+  bool decode = false;
+};
+struct Segments {
+  Segment parts[2];
+  int count = 0;
+};
+
+Segments SegmentsOf(const Step& step) {
+  Segments s;
+  int64_t begin = 0;
+  if (step.decode != nullptr) {
+    s.parts[s.count++] = {step.decode, 0, true};
+    begin = step.decode->tokens();
+  }
+  if (step.prefill != nullptr) s.parts[s.count++] = {step.prefill, begin, false};
+  return s;
+}
+
+struct GdnScratch {
+  TensorView qkv, conv, z, a, b, core;
+};
+
+GdnScratch TakeGdn(Scratch& s, const GdnDims& d, int64_t t, DType io) {
+  GdnScratch out;
+  out.qkv = s.Take(io, {t, d.channels()});
+  out.conv = s.Take(io, {t, d.channels()});
+  out.z = s.Take(io, {t, d.value_dim()});
+  out.a = s.Take(io, {t, d.hv});
+  out.b = s.Take(io, {t, d.hv});
+  out.core = s.Take(io, {t, d.value_dim()});
+  return out;
+}
+
+/// Largest of 16, 8, 4, 2 that divides every row pitch and every start of the operands; scratch starts are aligned.
+int32_t DeltaAlignment(const GdnDims& d, DType io) {
+  const int64_t e = static_cast<int64_t>(SizeOf(io));
+  for (int64_t a = 16; a > 2; a /= 2) {
+    if (d.channels() * e % a == 0 && d.key_dim() * e % a == 0 && d.value_dim() * e % a == 0 && d.hv * e % a == 0) {
+      return static_cast<int32_t>(a);
+    }
+  }
+  return 2;
+}
+
+ops::delta_rule::Problem DeltaProblem(const GdnDims& d, const Segment& segment, DType io, DType state) {
+  ops::delta_rule::Problem p;
+  p.op = segment.decode ? ops::delta_rule::Op::kGdnDecode : ops::delta_rule::Op::kGdnPrefill;
+  p.hk = d.hk;
+  p.hv = d.hv;
+  p.k = d.k;
+  p.v = d.v;
+  p.io = p.gate_dtype = p.beta_dtype = io;
+  p.state = state;
+  p.gate = ops::delta_rule::GateForm::kSoftplus;
+  // sigmoid(b) is rounded to the model's type before it enters the recurrence.
+  p.beta = ops::delta_rule::BetaForm::kProbability;
+  p.norm = ops::delta_rule::NormForm::kL2Add;
+  p.norm_eps = kQkNormEps;
+  p.scale = 1.0f / std::sqrt(static_cast<float>(d.k));
+  p.tokens = segment.plan->tokens();
+  p.sequences = segment.plan->sequences();
+  p.max_length = segment.plan->max_length();
+  p.alignment = DeltaAlignment(d, io);
+  return p;
+}
+
+ops::causal_conv1d::Problem ConvProblem(const GdnDims& d, const Segment& segment, DType io, DType weight, DType state) {
+  ops::causal_conv1d::Problem p;
+  p.channels = static_cast<int32_t>(d.channels());
+  p.width = d.width;
+  p.io = io;
+  p.weight = weight;
+  p.state = state;
+  p.rounding = ops::causal_conv1d::Rounding::kEager;
+  p.tokens = segment.plan->tokens();
+  p.sequences = segment.plan->sequences();
+  p.max_length = segment.plan->max_length();
+  return p;
+}
+
+ops::paged_attention::Problem AttentionProblem(const AttentionDims& d, const Step& step, DType io, DType kv) {
+  ops::paged_attention::Problem p;
+  p.hq = d.hq;
+  p.hkv = d.hkv;
+  p.d_qk = p.d_v = d.d;
+  p.page_size = step.kv->page_size();
+  p.io = io;
+  p.kv = kv;
+  ops::paged_attention::SetLengths(p, *step.kv);
+  return p;
+}
+
+/// Runs one backend with scratch from the arena.
+template <class Problem, class Args>
+Status RunBackend(const BlockContext& c, const ops::Backend<Problem, Args>* backend, const Problem& problem,
+                  const Args& args) {
+  const size_t bytes = backend->workspace_bytes(problem, c.operators.device());
+  const size_t mark = c.arena.used();
+  FLUVIAL_ASSIGN_OR_RETURN(void* scratch, c.arena.Take(bytes));
+  const Status status = backend->run(c.stream, problem, args, {scratch, bytes});
+  c.arena.Rewind(mark);
+  return status;
+}
+
+Status Linear(const BlockContext& c, const TensorView& x, const TensorView& w, const TensorView& y,
+              const TensorView& bias = {}) {
+  return c.operators.Linear(c.stream, x, w, bias, y, c.arena);
+}
+
+/// Largest scratch of several linear layers.
+Result<size_t> LinearsBytes(Operators& operators, int64_t m, DType io,
+                            std::initializer_list<const TensorView*> weights) {
+  size_t bytes = 0;
+  for (const TensorView* w : weights) {
+    FLUVIAL_ASSIGN_OR_RETURN(const size_t one, operators.LinearBytes(LinearProblem(m, *w, io)));
+    bytes = std::max(bytes, Arena::Aligned(one));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TensorView Scratch::Take(DType dtype, std::initializer_list<int64_t> shape) {
+  TensorView view(nullptr, dtype, shape);
+  const size_t bytes = static_cast<size_t>(view.elements()) * SizeOf(dtype);
+  bytes_ += Arena::Aligned(bytes);
+  if (arena_ == nullptr || !status_.ok()) return view;
+  Result<void*> data = arena_->Take(bytes);
+  if (data.ok()) {
+    view.data = *data;
+  } else {
+    status_ = data.status();
+  }
+  return view;
+}
+
+TensorView Rows(const TensorView& t, int64_t begin, int64_t count) {
+  TensorView out = t;
+  out.dims[0] = count;
+  if (t.data != nullptr) {
+    out.data = static_cast<char*>(t.data) + begin * t.strides[0] * static_cast<int64_t>(SizeOf(t.dtype));
+  }
+  return out;
+}
+
+TensorView Columns(const TensorView& t, int64_t begin, int64_t count) {
+  TensorView out = t;
+  out.dims[1] = count;
+  if (t.data != nullptr) out.data = static_cast<char*>(t.data) + begin * static_cast<int64_t>(SizeOf(t.dtype));
+  return out;
+}
+
+TensorView Heads(const TensorView& t, int64_t heads, int64_t dim, int64_t skip) {
+  return TensorView(t.data, t.dtype, {t.dim(0), heads, dim}, {t.stride(0), dim + skip, 1});
+}
+
+ops::gemm::Problem LinearProblem(int64_t m, const TensorView& w, DType io, bool bias) {
+  ops::gemm::Problem p;
+  p.m = m;
+  p.n = w.dim(0);
+  p.k = w.dim(1);
+  p.x = p.y = io;
+  p.w = w.dtype;
+  p.has_bias = bias;
+  return p;
+}
+
+Result<size_t> GdnBytes(Operators& operators, const Step& step, const GdnDims& dims, const GdnWeights& w, DType io,
+                        DType conv_state, DType recurrent_state) {
+  Scratch scratch;
+  TakeGdn(scratch, dims, step.tokens(), io);
+  FLUVIAL_ASSIGN_OR_RETURN(size_t most,
+                           LinearsBytes(operators, step.tokens(), io, {&w.in_qkv, &w.in_z, &w.in_b, &w.in_a, &w.out}));
+  const Segments segments = SegmentsOf(step);
+  for (int i = 0; i < segments.count; ++i) {
+    const auto conv = ConvProblem(dims, segments.parts[i], io, w.conv.dtype, conv_state);
+    const auto delta = DeltaProblem(dims, segments.parts[i], io, recurrent_state);
+    FLUVIAL_ASSIGN_OR_RETURN(const auto* conv_backend, operators.Choose(conv));
+    FLUVIAL_ASSIGN_OR_RETURN(const auto* delta_backend, operators.Choose(delta));
+    most = std::max({most, Arena::Aligned(conv_backend->workspace_bytes(conv, operators.device())),
+                     Arena::Aligned(delta_backend->workspace_bytes(delta, operators.device()))});
+  }
+  return scratch.bytes() + most;
+}
+
+Status Gdn(const BlockContext& c, const GdnDims& d, const GdnWeights& w, const LayerCache& cache, const TensorView& x,
+           const TensorView& y) {
+  Scratch scratch(&c.arena);
+  const GdnScratch t = TakeGdn(scratch, d, x.dim(0), c.io);
+  FLUVIAL_RETURN_IF_ERROR(scratch.status());
+  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_qkv, t.qkv));
+  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_z, t.z));
+  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_b, t.b));
+  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_a, t.a));
+  FLUVIAL_RETURN_IF_ERROR(ew::Apply(c.stream, ew::Function::kSigmoid, t.b, t.b));
+
+  const Segments segments = SegmentsOf(c.step);
+  for (int i = 0; i < segments.count; ++i) {
+    const Segment& s = segments.parts[i];
+    const int64_t n = s.plan->tokens();
+    const auto conv_problem = ConvProblem(d, s, c.io, w.conv.dtype, cache.conv.dtype);
+    FLUVIAL_ASSIGN_OR_RETURN(const auto* conv_backend, c.operators.Choose(conv_problem));
+    ops::causal_conv1d::Args conv;
+    conv.x = Rows(t.qkv, s.begin, n);
+    conv.weight = w.conv;
+    conv.out = Rows(t.conv, s.begin, n);
+    conv.state = cache.conv;
+    conv.plan = s.plan;
+    FLUVIAL_RETURN_IF_ERROR(RunBackend(c, conv_backend, conv_problem, conv));
+
+    const auto delta_problem = DeltaProblem(d, s, c.io, cache.recurrent.dtype);
+    FLUVIAL_ASSIGN_OR_RETURN(const auto* delta_backend, c.operators.Choose(delta_problem));
+    ops::delta_rule::Args delta;
+    delta.q = Heads(Columns(conv.out, 0, d.key_dim()), d.hk, d.k);
+    delta.k = Heads(Columns(conv.out, d.key_dim(), d.key_dim()), d.hk, d.k);
+    delta.v = Heads(Columns(conv.out, 2 * d.key_dim(), d.value_dim()), d.hv, d.v);
+    delta.gate = Rows(t.a, s.begin, n);
+    delta.beta = Rows(t.b, s.begin, n);
+    delta.a_log = w.a_log;
+    delta.dt_bias = w.dt_bias;
+    delta.out = Heads(Rows(t.core, s.begin, n), d.hv, d.v);
+    delta.state = cache.recurrent;
+    delta.plan = s.plan;
+    FLUVIAL_RETURN_IF_ERROR(RunBackend(c, delta_backend, delta_problem, delta));
+  }
+
+  ops::norm::Args norm;
+  norm.form = ops::norm::Form::kRmsSiluGate;
+  norm.eps = c.eps;
+  norm.x = norm.y = Heads(t.core, d.hv, d.v);
+  norm.weight = w.norm;
+  norm.gate = Heads(t.z, d.hv, d.v);
+  FLUVIAL_RETURN_IF_ERROR(ops::norm::Run(c.stream, norm));
+  return Linear(c, t.core, w.out, y);
+}
+
+namespace {
+
+struct AttentionScratch {
+  TensorView q, k, v, out;
+};
+
+AttentionScratch TakeAttention(Scratch& s, const AttentionDims& d, int64_t t, DType io) {
+  AttentionScratch out;
+  out.q = s.Take(io, {t, int64_t{2} * d.hq * d.d});
+  out.k = s.Take(io, {t, int64_t{d.hkv} * d.d});
+  out.v = s.Take(io, {t, int64_t{d.hkv} * d.d});
+  out.out = s.Take(io, {t, int64_t{d.hq} * d.d});
+  return out;
+}
+
+Status ZeroCentredNorm(const BlockContext& c, const TensorView& weight, const TensorView& x) {
+  ops::norm::Args norm;
+  norm.form = ops::norm::Form::kRmsZeroCentred;
+  norm.eps = c.eps;
+  norm.x = norm.y = x;
+  norm.weight = weight;
+  return ops::norm::Run(c.stream, norm);
+}
+
+}  // namespace
+
+Result<size_t> AttentionBytes(Operators& operators, const Step& step, const AttentionDims& dims,
+                              const AttentionWeights& w, DType io, DType kv) {
+  Scratch scratch;
+  TakeAttention(scratch, dims, step.tokens(), io);
+  FLUVIAL_ASSIGN_OR_RETURN(const size_t linears, LinearsBytes(operators, step.tokens(), io, {&w.q, &w.k, &w.v, &w.o}));
+  const auto problem = AttentionProblem(dims, step, io, kv);
+  FLUVIAL_ASSIGN_OR_RETURN(const auto* backend, operators.Choose(problem));
+  return scratch.bytes() + std::max(linears, Arena::Aligned(backend->workspace_bytes(problem, operators.device())));
+}
+
+Status Attention(const BlockContext& c, const AttentionDims& d, const AttentionWeights& w, const LayerCache& cache,
+                 const TensorView& cos, const TensorView& sin, const TensorView& x, const TensorView& y) {
+  Scratch scratch(&c.arena);
+  const AttentionScratch t = TakeAttention(scratch, d, x.dim(0), c.io);
+  FLUVIAL_RETURN_IF_ERROR(scratch.status());
+  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.q, t.q, w.q_bias));
+  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.k, t.k, w.k_bias));
+  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.v, t.v, w.v_bias));
+
+  // Per head: d query elements, then d gate elements.
+  const TensorView q = Heads(t.q, d.hq, d.d, /*skip=*/d.d);
+  const TensorView gate = Heads(Columns(t.q, d.d, t.q.dim(1) - d.d), d.hq, d.d, /*skip=*/d.d);
+  const TensorView k = Heads(t.k, d.hkv, d.d), v = Heads(t.v, d.hkv, d.d), out = Heads(t.out, d.hq, d.d);
+  FLUVIAL_RETURN_IF_ERROR(ZeroCentredNorm(c, w.q_norm, q));
+  FLUVIAL_RETURN_IF_ERROR(ZeroCentredNorm(c, w.k_norm, k));
+  FLUVIAL_RETURN_IF_ERROR(ops::rope::Apply(c.stream, q, cos, sin, ops::rope::Rounding::kModel, q));
+  FLUVIAL_RETURN_IF_ERROR(ops::rope::Apply(c.stream, k, cos, sin, ops::rope::Rounding::kModel, k));
+
+  const auto problem = AttentionProblem(d, c.step, c.io, cache.k_pages.dtype);
+  FLUVIAL_ASSIGN_OR_RETURN(const auto* backend, c.operators.Choose(problem));
+  FLUVIAL_RETURN_IF_ERROR(
+      ops::paged_attention::AppendKv(c.stream, problem, {k, v, cache.k_pages, cache.v_pages, c.step.kv}));
+  ops::paged_attention::Args args;
+  args.q = q;
+  args.k_pages = cache.k_pages;
+  args.v_pages = cache.v_pages;
+  args.out = out;
+  args.plan = c.step.kv;
+  FLUVIAL_RETURN_IF_ERROR(RunBackend(c, backend, problem, args));
+  FLUVIAL_RETURN_IF_ERROR(ew::SigmoidMul(c.stream, out, gate, out));
+  return Linear(c, t.out, w.o, y, w.o_bias);
+}
+
+namespace {
+
+struct MlpScratch {
+  TensorView gate, up;
+};
+
+MlpScratch TakeMlp(Scratch& s, int64_t t, int64_t inner, DType io) {
+  MlpScratch out;
+  out.gate = s.Take(io, {t, inner});
+  out.up = s.Take(io, {t, inner});
+  return out;
+}
+
+}  // namespace
+
+Result<size_t> MlpBytes(Operators& operators, const Step& step, const MlpWeights& w, DType io) {
+  Scratch scratch;
+  TakeMlp(scratch, step.tokens(), w.gate.dim(0), io);
+  FLUVIAL_ASSIGN_OR_RETURN(const size_t linears, LinearsBytes(operators, step.tokens(), io, {&w.gate, &w.up, &w.down}));
+  return scratch.bytes() + linears;
+}
+
+Status Mlp(const BlockContext& c, const MlpWeights& w, const TensorView& x, const TensorView& y) {
+  Scratch scratch(&c.arena);
+  const MlpScratch t = TakeMlp(scratch, x.dim(0), w.gate.dim(0), c.io);
+  FLUVIAL_RETURN_IF_ERROR(scratch.status());
+  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.gate, t.gate));
+  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.up, t.up));
+  ew::GluArgs glu;
+  glu.gate = t.gate;
+  glu.up = t.up;
+  glu.y = t.gate;
+  FLUVIAL_RETURN_IF_ERROR(ew::Glu(c.stream, glu));
+  return Linear(c, t.gate, w.down, y);
+}
+
+}  // namespace fluvial::models

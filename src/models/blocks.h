@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks shared by architectures: Gated DeltaNet, gated full attention, SwiGLU. Plain functions over operators.
+//
+// Each block has a ...Bytes() twin that counts its scratch for a step without touching data; both follow one list of
+// tensors, so they cannot disagree. Rounding points are those of transformers' eager code: every linear layer, norm,
+// activation and residual sum is rounded to the model's type; the delta rule is fp32 from the norm of q and k to its
+// output.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+
+#include "base/arena.h"
+#include "base/tensor_view.h"
+#include "models/model.h"
+#include "models/operators.h"
+
+namespace fluvial::models {
+
+/// Hands out packed tensors from an arena and gives them all back at the end of its scope; without an arena it only
+/// counts. The first error is kept.
+class Scratch {
+ public:
+  Scratch() = default;
+  explicit Scratch(Arena* arena) : arena_(arena), mark_(arena == nullptr ? 0 : arena->used()) {}
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() {
+    if (arena_ != nullptr) arena_->Rewind(mark_);
+  }
+
+  TensorView Take(DType dtype, std::initializer_list<int64_t> shape);
+
+  size_t bytes() const { return bytes_; }
+  const Status& status() const { return status_; }
+
+ private:
+  Arena* arena_ = nullptr;
+  size_t mark_ = 0;
+  size_t bytes_ = 0;
+  Status status_;
+};
+
+/// Rows begin .. begin+count-1.
+TensorView Rows(const TensorView& t, int64_t begin, int64_t count);
+
+/// Columns begin .. begin+count-1 of [T, *].
+TensorView Columns(const TensorView& t, int64_t begin, int64_t count);
+
+/// [T, H*D] seen as [T, H, D]; columns of one head may be followed by `skip` others.
+TensorView Heads(const TensorView& t, int64_t heads, int64_t dim, int64_t skip = 0);
+
+/// What every block of a step needs.
+struct BlockContext {
+  Stream& stream;
+  Operators& operators;
+  Arena& arena;
+  const Step& step;
+  DType io;   ///< type of activations
+  float eps;  ///< of the norms
+};
+
+struct GdnDims {
+  int64_t hidden = 0;
+  int32_t hk = 0;
+  int32_t hv = 0;
+  int32_t k = 0;
+  int32_t v = 0;
+  int32_t width = 4;
+
+  int64_t key_dim() const { return int64_t{hk} * k; }
+  int64_t value_dim() const { return int64_t{hv} * v; }
+  int64_t channels() const { return 2 * key_dim() + value_dim(); }
+};
+
+/// Rows of in_qkv: q of all heads, k of all heads, v of all heads.
+struct GdnWeights {
+  TensorView in_qkv;   ///< [channels, H]
+  TensorView in_z;     ///< [Hv*V, H]
+  TensorView in_b;     ///< [Hv, H]
+  TensorView in_a;     ///< [Hv, H]
+  TensorView conv;     ///< [channels, width], fp32 or the model's type
+  TensorView a_log;    ///< fp32 [Hv]
+  TensorView dt_bias;  ///< fp32 [Hv]
+  TensorView norm;     ///< [V], plain weight
+  TensorView out;      ///< [H, Hv*V]
+};
+
+Result<size_t> GdnBytes(Operators& operators, const Step& step, const GdnDims& dims, const GdnWeights& w, DType io,
+                        DType conv_state, DType recurrent_state);
+
+/// y = GDN(x): x [T, H] is the normalised input, y [T, H]. Advances the states in `cache`.
+Status Gdn(const BlockContext& c, const GdnDims& dims, const GdnWeights& w, const LayerCache& cache,
+           const TensorView& x, const TensorView& y);
+
+struct AttentionDims {
+  int64_t hidden = 0;
+  int32_t hq = 0;
+  int32_t hkv = 0;
+  int32_t d = 0;
+};
+
+/// q holds per head d query rows, then d gate rows.
+struct AttentionWeights {
+  TensorView q;  ///< [2*Hq*d, H]
+  TensorView k;  ///< [Hkv*d, H]
+  TensorView v;
+  TensorView o;                               ///< [H, Hq*d]
+  TensorView q_bias, k_bias, v_bias, o_bias;  ///< undefined without attention_bias
+  TensorView q_norm, k_norm;                  ///< [d], zero-centred
+};
+
+Result<size_t> AttentionBytes(Operators& operators, const Step& step, const AttentionDims& dims,
+                              const AttentionWeights& w, DType io, DType kv);
+
+/// y = Attention(x) with output gate; cos and sin fp32 [T, rotary/2]. Appends to the pages in `cache`.
+Status Attention(const BlockContext& c, const AttentionDims& dims, const AttentionWeights& w, const LayerCache& cache,
+                 const TensorView& cos, const TensorView& sin, const TensorView& x, const TensorView& y);
+
+struct MlpWeights {
+  TensorView gate;  ///< [I, H]
+  TensorView up;    ///< [I, H]
+  TensorView down;  ///< [H, I]
+};
+
+Result<size_t> MlpBytes(Operators& operators, const Step& step, const MlpWeights& w, DType io);
+
+/// y = down( r(silu(gate x)) * up x ).
+Status Mlp(const BlockContext& c, const MlpWeights& w, const TensorView& x, const TensorView& y);
+
+/// The gemm problem of y = x w^T for M rows of type io.
+ops::gemm::Problem LinearProblem(int64_t m, const TensorView& w, DType io, bool bias = false);
+
+}  // namespace fluvial::models

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// Test kit of models: golden files, altered copies of a checkpoint, and a bench that runs any mix of chunks through a
+// model with scrambled pages and slots and NaN in everything that was not written.
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "models/model.h"
+#include "weights/safetensors.h"
+
+namespace fluvial::models::testing {
+
+/// Tensors of a golden.safetensors.
+class Golden {
+ public:
+  explicit Golden(const std::string& path) {
+    auto file = weights::SafetensorsFile::Open(path);
+    EXPECT_TRUE(file.ok()) << file.status().message();
+    if (file.ok()) file_ = std::move(file).value();
+    for (const auto& e : file_.entries()) by_name_[e.name] = &e;
+  }
+
+  bool Has(const std::string& name) const { return by_name_.contains(name); }
+
+  std::vector<int32_t> Ints(const std::string& name) const { return Read<int32_t>(name); }
+  std::vector<float> Floats(const std::string& name) const { return Read<float>(name); }
+
+ private:
+  template <class T>
+  std::vector<T> Read(const std::string& name) const {
+    const auto it = by_name_.find(name);
+    EXPECT_NE(it, by_name_.end()) << name;
+    if (it == by_name_.end()) return {};
+    EXPECT_EQ(it->second->dtype, DTypeOf<T>::value) << name;
+    std::vector<T> out((it->second->end - it->second->begin) / sizeof(T));
+    std::memcpy(out.data(), file_.Data(*it->second), out.size() * sizeof(T));
+    return out;
+  }
+
+  weights::SafetensorsFile file_;
+  std::map<std::string, const weights::TensorEntry*> by_name_;
+};
+
+inline std::string GoldenDirectory(const std::string& name) {
+  return std::string(FLUVIAL_SOURCE_DIR) + "/tests/golden/" + name;
+}
+
+/// A copy of a checkpoint in which every tensor whose name contains `part` is zero; removed at the end of its scope.
+class ZeroedCheckpoint {
+ public:
+  ZeroedCheckpoint(const std::string& directory, const std::string& part) {
+    namespace fs = std::filesystem;
+    path_ = fs::temp_directory_path() / ("fluvial_zeroed_" + std::to_string(::getpid()));
+    fs::remove_all(path_);
+    fs::copy(directory, path_);
+    const std::string file = (path_ / "model.safetensors").string();
+    auto tensors = weights::SafetensorsFile::Open(directory + "/model.safetensors");
+    EXPECT_TRUE(tensors.ok());
+    std::fstream out(file, std::ios::binary | std::ios::in | std::ios::out);
+    for (const auto& e : tensors->entries()) {
+      if (e.name.find(part) == std::string::npos) continue;
+      ++changed_;
+      out.seekp(static_cast<std::streamoff>(e.begin));
+      const std::string zeros(e.end - e.begin, '\0');
+      out.write(zeros.data(), static_cast<std::streamsize>(zeros.size()));
+    }
+  }
+  ~ZeroedCheckpoint() { std::filesystem::remove_all(path_); }
+  std::string path() const { return path_.string(); }
+  int changed() const { return changed_; }
+
+ private:
+  std::filesystem::path path_;
+  int changed_ = 0;
+};
+
+/// Runs chunks of sequences. Sequence numbers index slots and page tables; pages and slots are dealt in a fixed
+/// scrambled order.
+class Bench {
+ public:
+  static constexpr int32_t kPage = 16;
+  static constexpr int32_t kSequences = 8;
+  static constexpr int32_t kPagesEach = 32;
+
+  Bench(const std::string& directory, const LoadOptions& options = {}, int threads = 1) {
+    stream_ = MakeCpuStream(threads);
+    auto model = LoadModel(directory, options, *stream_);
+    EXPECT_TRUE(model.ok()) << model.status().message();
+    if (!model.ok()) return;
+    model_ = std::move(model).value();
+    const CacheSpec& spec = model_->cache_spec();
+    for (const LayerCacheSpec& l : spec.layers) {
+      LayerCache c;
+      if (l.linear()) {
+        c.conv = Poisoned(spec.conv, {kSequences + 1, l.conv_width - 1, l.conv_channels});
+        c.recurrent = Poisoned(spec.recurrent, {kSequences + 1, l.value_heads, l.v, l.k});
+      } else {
+        c.k_pages = Poisoned(spec.kv, {kSequences * kPagesEach, l.kv_heads, kPage, l.d_qk});
+        c.v_pages = Poisoned(spec.kv, {kSequences * kPagesEach, l.kv_heads, kPage, l.d_v});
+      }
+      caches_.push_back(c);
+    }
+  }
+
+  bool ok() const { return model_ != nullptr; }
+  Model& model() { return *model_; }
+  int64_t vocab() const { return model_->vocab(); }
+  static int32_t Slot(int sequence) { return 1 + (sequence * 5 + 3) % kSequences; }
+
+  struct Chunk {
+    int sequence = 0;
+    std::vector<int32_t> ids;
+  };
+
+  /// One step; chunks of one token after the first go as decode rows when `decode`. Returns the logits of every row of
+  /// every chunk, in the order of `chunks`.
+  std::vector<std::vector<float>> Run(std::vector<Chunk> chunks, bool decode = true,
+                                      const HiddenObserver* observer = nullptr) {
+    const auto is_decode = [&](const Chunk& c) { return decode && c.ids.size() == 1 && done_[c.sequence] > 0; };
+    std::vector<size_t> order;
+    for (const bool pass : {true, false}) {
+      for (size_t i = 0; i < chunks.size(); ++i) {
+        if (is_decode(chunks[i]) == pass) order.push_back(i);
+      }
+    }
+    ops::SequenceSpec parts[2];
+    ops::paged_attention::KvSpec kv;
+    std::vector<int32_t> ids, rows;
+    std::vector<int64_t> positions;
+    for (const size_t i : order) {
+      const Chunk& c = chunks[i];
+      int64_t& done = done_[c.sequence];
+      ops::SequenceSpec& spec = parts[is_decode(c) ? 0 : 1];
+      spec.lengths.push_back(static_cast<int64_t>(c.ids.size()));
+      spec.read_slots.push_back(done == 0 ? -1 : Slot(c.sequence));
+      spec.write_slots.push_back(Slot(c.sequence));
+      kv.lengths.push_back(static_cast<int64_t>(c.ids.size()));
+      kv.contexts.push_back(done);
+      std::vector<int32_t> pages;
+      for (int32_t p = 0; p < kPagesEach; ++p) {
+        pages.push_back((c.sequence + p * kSequences) * 7 % (kSequences * kPagesEach));
+      }
+      kv.pages.push_back(pages);
+      for (size_t t = 0; t < c.ids.size(); ++t) {
+        rows.push_back(static_cast<int32_t>(ids.size()));
+        ids.push_back(c.ids[t]);
+        positions.push_back(done + static_cast<int64_t>(t));
+      }
+    }
+    std::optional<ops::SequencePlan> plans[2];
+    for (int i = 0; i < 2; ++i) {
+      if (parts[i].lengths.empty()) continue;
+      auto plan = ops::SequencePlan::Make(*stream_, parts[i]);
+      EXPECT_TRUE(plan.ok()) << plan.status().message();
+      plans[i] = std::move(plan).value();
+    }
+    auto kv_plan = ops::paged_attention::KvPlan::Make(*stream_, kPage, kv);
+    EXPECT_TRUE(kv_plan.ok()) << kv_plan.status().message();
+
+    const int64_t tokens = static_cast<int64_t>(ids.size());
+    std::vector<float> logits(ids.size() * static_cast<size_t>(vocab()), std::nanf(""));
+    Step step;
+    step.ids = TensorView(ids.data(), DType::kI32, {tokens});
+    step.positions = TensorView(positions.data(), DType::kI64, {1, tokens});
+    step.decode = plans[0] ? &*plans[0] : nullptr;
+    step.prefill = plans[1] ? &*plans[1] : nullptr;
+    step.kv = &*kv_plan;
+    step.caches = &caches_;
+    step.logit_rows = TensorView(rows.data(), DType::kI32, {tokens});
+    step.logits = TensorView(logits.data(), DType::kF32, {tokens, vocab()});
+    step.observer = observer;
+    auto bytes = model_->WorkspaceBytes(step);
+    EXPECT_TRUE(bytes.ok()) << bytes.status().message();
+    if (!bytes.ok()) return {};
+    // Exactly what was asked for, and NaN in it.
+    auto workspace = Buffer::Allocate(DeviceKind::kCpu, *bytes);
+    EXPECT_TRUE(workspace.ok());
+    std::memset(workspace->data(), 0xff, *bytes);
+    Arena arena(workspace->data(), *bytes);
+    const Status status = model_->Forward(*stream_, step, arena);
+    EXPECT_TRUE(status.ok()) << status.message();
+
+    std::vector<std::vector<float>> out(chunks.size());
+    size_t row = 0;
+    for (const size_t i : order) {
+      const size_t n = chunks[i].ids.size() * static_cast<size_t>(vocab());
+      out[i].assign(logits.begin() + static_cast<std::ptrdiff_t>(row),
+                    logits.begin() + static_cast<std::ptrdiff_t>(row + n));
+      row += n;
+      done_[chunks[i].sequence] += static_cast<int64_t>(chunks[i].ids.size());
+    }
+    return out;
+  }
+
+  /// Forgets a sequence; its pages and slot keep their contents.
+  void Reset(int sequence) { done_[sequence] = 0; }
+
+  /// Prompt in pieces that end at `cuts` (and at its end); logits of all rows.
+  std::vector<float> Prompt(int sequence, const std::vector<int32_t>& ids, std::vector<int64_t> cuts = {},
+                            bool decode = true) {
+    cuts.push_back(static_cast<int64_t>(ids.size()));
+    std::vector<float> out;
+    int64_t at = 0;
+    for (const int64_t cut : cuts) {
+      const auto piece = Run({{sequence, {ids.begin() + at, ids.begin() + cut}}}, decode);
+      if (piece.empty()) return {};
+      out.insert(out.end(), piece[0].begin(), piece[0].end());
+      at = cut;
+    }
+    return out;
+  }
+
+  /// State of a layer of a sequence as fp32: conv [W-1, C] or recurrent [Hv, V, K].
+  std::vector<float> State(int layer, int sequence, bool conv) {
+    const LayerCache& c = caches_[static_cast<size_t>(layer)];
+    const TensorView& v = conv ? c.conv : c.recurrent;
+    std::vector<float> out(static_cast<size_t>(v.stride(0)));
+    for (size_t i = 0; i < out.size(); ++i) {
+      out[i] =
+          static_cast<float>(LoadAsDouble(v.data, v.dtype, Slot(sequence) * v.stride(0) + static_cast<int64_t>(i)));
+    }
+    return out;
+  }
+
+ private:
+  TensorView Poisoned(DType dtype, std::initializer_list<int64_t> shape) {
+    TensorView view(nullptr, dtype, shape);
+    const size_t bytes = static_cast<size_t>(view.elements()) * SizeOf(dtype);
+    auto buffer = Buffer::Allocate(DeviceKind::kCpu, bytes);
+    EXPECT_TRUE(buffer.ok());
+    std::memset(buffer->data(), 0xff, bytes);
+    view.data = buffer->data();
+    buffers_.push_back(std::move(buffer).value());
+    return view;
+  }
+
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Model> model_;
+  std::vector<Buffer> buffers_;
+  std::vector<LayerCache> caches_;
+  std::map<int, int64_t> done_;
+};
+
+/// Largest |a - b|; infinity when sizes differ or anything is NaN.
+inline double MaxDifference(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size() || a.empty()) return std::numeric_limits<double>::infinity();
+  double worst = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double d = std::fabs(static_cast<double>(a[i]) - b[i]);
+    if (!(d <= std::numeric_limits<double>::max())) return std::numeric_limits<double>::infinity();
+    worst = std::max(worst, d);
+  }
+  return worst;
+}
+
+inline std::vector<float> Row(const std::vector<float>& logits, int64_t row, int64_t vocab) {
+  return {logits.begin() + row * vocab, logits.begin() + (row + 1) * vocab};
+}
+
+inline int32_t Argmax(const std::vector<float>& row) {
+  return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+}
+
+}  // namespace fluvial::models::testing

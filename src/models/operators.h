@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators: the backend choices of one loaded model. Applies the user's preferences, keeps the explanation of every
+// choice, and runs the chosen bodies; the same for all architectures.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/arena.h"
+#include "device/device.h"
+#include "fluvial/status.h"
+#include "models/model.h"
+#include "ops/causal_conv1d/causal_conv1d.h"
+#include "ops/common/backend.h"
+#include "ops/delta_rule/delta_rule.h"
+#include "ops/gemm/gemm.h"
+#include "ops/paged_attention/paged_attention.h"
+
+namespace fluvial::models {
+
+class Operators {
+ public:
+  /// kInvalidArgument for an operator name that does not exist, with the list.
+  static Result<Operators> Create(const DeviceInfo& device, const std::map<std::string, std::string>& preferences);
+
+  // The backend for a problem; kRefused when the one asked for cannot take it.
+  Result<const ops::delta_rule::DeltaBackend*> Choose(const ops::delta_rule::Problem& problem);
+  Result<const ops::causal_conv1d::ConvBackend*> Choose(const ops::causal_conv1d::Problem& problem);
+  Result<const ops::paged_attention::AttentionBackend*> Choose(const ops::paged_attention::Problem& problem);
+
+  /// Scratch of y = x w^T for `problem`.
+  Result<size_t> LinearBytes(const ops::gemm::Problem& problem);
+
+  /// y = x w^T (+ bias when defined). x [M, K], w [N, K], y [M, N]; scratch is taken from the arena and given back.
+  Status Linear(Stream& stream, const TensorView& x, const TensorView& w, const TensorView& bias, const TensorView& y,
+                Arena& arena);
+
+  const DeviceInfo& device() const { return device_; }
+  std::vector<OperatorUse> uses() const { return uses_; }
+
+ private:
+  Operators(const DeviceInfo& device, std::map<std::string, std::string> preferences);
+  std::string_view Preference(std::string_view op) const;
+  template <class Problem, class Args>
+  const ops::Backend<Problem, Args>* Note(std::string_view op, const ops::Selection<Problem, Args>& selection);
+
+  DeviceInfo device_;
+  std::map<std::string, std::string> preferences_;
+  ops::gemm::Linear linear_;
+  std::vector<OperatorUse> uses_;
+};
+
+}  // namespace fluvial::models

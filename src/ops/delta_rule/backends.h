@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bodies behind the list in delta_rule.cc. Only that file and tests of one body include this header.
+#pragma once
+
+#include <span>
+
+#include "ops/delta_rule/delta_rule.h"
+
+namespace fluvial::ops::delta_rule {
+
+extern const DeltaBackend kReference;
+extern const DeltaBackend kCpu;
+extern const DeltaBackend kCpuBf16;
+
+/// The CUDA bodies of `op`, best first. Without CUDA: the same names, refusing with the reason.
+std::span<const DeltaBackend> CudaBackends(Op op);
+
+}  // namespace fluvial::ops::delta_rule

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU backends: tasks over sequences x heads (x ranges of V when there are fewer of those than threads).
+#include <algorithm>
+#include <string>
+
+#include "ops/delta_rule/backends.h"
+#include "ops/delta_rule/cpu_bf16.h"
+#include "ops/delta_rule/cpu_simd.h"
+
+namespace fluvial::ops::delta_rule {
+namespace {
+
+// Shorter sequences are faster token by token: a chunk costs as much as its padded length.
+constexpr int64_t kMinChunkTokens = 8;
+
+Check CheckCpu(const Problem&, const DeviceInfo& device) {
+  if (device.kind == DeviceKind::kCpu) return Check::Accept();
+  return Check::Refuse("it runs on the CPU, and the device is " + device.Arch());
+}
+
+Check CheckCpuBf16(const Problem& p, const DeviceInfo& device) {
+  if (device.kind != DeviceKind::kCpu) return CheckCpu(p, device);
+  if (!CpuHasBf16()) return Check::Refuse("this CPU has no AVX-512 BF16");
+  if (p.io != DType::kBF16) return Check::Refuse("io must be bf16, and it is " + std::string(fluvial::Name(p.io)));
+  return Check::Accept();
+}
+
+int64_t ScratchFloats(const Problem& p, bool bf16) {
+  size_t floats = TokenScratchFloats(p);
+  if (p.prefill()) floats = std::max(floats, bf16 ? Bf16ScratchFloats(p) : ChunkScratchFloats(p));
+  return static_cast<int64_t>(floats);
+}
+
+Status Run(Stream& stream, const Problem& p, const Args& a, Workspace workspace, bool bf16) {
+  return RunHeads(stream, p, a, workspace, ScratchFloats(p, bf16), bf16 ? RunChunks16 : RunChunks);
+}
+
+// Microseconds from a rate in multiply-adds (3 K V per token and head) per microsecond and thread, and the states'
+// memory traffic at 10 GB/s per thread. Rates measured on a Zen 5 core at 4 GHz (README.md); what matters is the order.
+double Cost(const Problem& p, const DeviceInfo& device, double rate) {
+  const double threads = std::max(device.multiprocessors, 1);
+  const double heads = static_cast<double>(p.hv) * p.k * p.v;
+  const double states = 2.0 * static_cast<double>(SizeOf(p.state)) * heads * p.sequences;
+  return 2 + (3 * heads * static_cast<double>(p.tokens) / rate + states / 1e4) / threads;
+}
+
+size_t Workspace16(const Problem& p, const DeviceInfo& d) {
+  return HeadsWorkspaceBytes(d.multiprocessors, ScratchFloats(p, true));
+}
+
+size_t Workspace32(const Problem& p, const DeviceInfo& d) {
+  return HeadsWorkspaceBytes(d.multiprocessors, ScratchFloats(p, false));
+}
+
+}  // namespace
+
+size_t HeadsWorkspaceBytes(int threads, int64_t scratch_floats) {
+  return static_cast<size_t>(std::max(threads, 1) * PadTo(scratch_floats, 64)) * sizeof(float) + 64;
+}
+
+Status RunHeads(Stream& stream, const Problem& p, const Args& a, Workspace workspace, int64_t scratch_floats,
+                HeadBody chunks) {
+  ThreadPool& pool = stream.pool();
+  const size_t need = HeadsWorkspaceBytes(pool.threads(), scratch_floats);
+  if (workspace.bytes < need) {
+    return Status::Resource(std::string(Name(p.op)) + " cpu: workspace of " + std::to_string(workspace.bytes) +
+                            " bytes, but it needs " + std::to_string(need));
+  }
+  auto* scratch = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(workspace.data) + 63) & ~uintptr_t{63});
+  const SequencePlan& plan = *a.plan;
+  const int64_t heads = int64_t{plan.sequences()} * p.hv;
+  const int64_t panels = PadTo(p.v, kPanel) / kPanel;
+  // Splitting V repeats the work on q, k and gates, so only as far as threads would idle.
+  const int64_t splits = heads == 0 ? 1 : std::clamp<int64_t>((pool.threads() + heads - 1) / heads, 1, panels);
+  const int64_t per_split = (panels + splits - 1) / splits * kPanel;
+  pool.ParallelFor(heads * splits, [&](int64_t task, int worker) {
+    HeadCall call;
+    call.problem = &p;
+    call.args = &a;
+    call.sequence = plan.order()[task / (p.hv * splits)];
+    call.head = task / splits % p.hv;
+    call.v_begin = task % splits * per_split;
+    call.v_end = std::min<int64_t>(call.v_begin + per_split, p.v);
+    if (call.v_begin >= call.v_end) return;
+    call.scratch = scratch + worker * PadTo(scratch_floats, 64);
+    for (int32_t m = 0; m < call.sequence && p.checkpoint_every > 0; ++m) {
+      call.checkpoint_row += (plan.offsets()[m + 1] - plan.offsets()[m]) / p.checkpoint_every;
+    }
+    const int64_t length = plan.offsets()[call.sequence + 1] - plan.offsets()[call.sequence];
+    if (p.prefill() && length >= kMinChunkTokens)
+      chunks(call);
+    else
+      RunTokens(call);
+  });
+  return Status::Ok();
+}
+
+const DeltaBackend kCpu = {
+    .name = "cpu",
+    .description = "SIMD on the CPU, fp32 arithmetic: chunks in prefill, rows of the state in decode",
+    .check = CheckCpu,
+    .workspace_bytes = Workspace32,
+    .cost_us = [](const Problem& p, const DeviceInfo& d) { return Cost(p, d, p.prefill() ? 65e3 : 28e3); },
+    .run = [](Stream& s, const Problem& p, const Args& a, Workspace w) { return Run(s, p, a, w, false); },
+};
+
+const DeltaBackend kCpuBf16 = {
+    .name = "cpu_bf16",
+    .description = "SIMD on the CPU, products with the state in bf16 (AVX-512 BF16), sums in fp32",
+    .check = CheckCpuBf16,
+    .workspace_bytes = Workspace16,
+    .cost_us = [](const Problem& p, const DeviceInfo& d) { return Cost(p, d, 100e3); },
+    .run = [](Stream& s, const Problem& p, const Args& a, Workspace w) { return Run(s, p, a, w, true); },
+};
+
+}  // namespace fluvial::ops::delta_rule

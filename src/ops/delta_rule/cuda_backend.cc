@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA backends' contracts, costs and the list; kernels are in sm90_*.cu and cuda_tokens.cu.
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string>
+
+#include "ops/delta_rule/backends.h"
+#include "ops/delta_rule/sm90_delta_launch.h"
+
+namespace fluvial::ops::delta_rule {
+namespace {
+
+size_t NoWorkspace(const Problem&, const DeviceInfo&) { return 0; }
+
+/// Why nothing CUDA runs there, or empty.
+std::string NoDevice(const DeviceInfo& device) {
+  if (device.kind == DeviceKind::kCuda) return "";
+  const std::string reason = CudaUnavailableReason();
+  return reason.empty() ? "it runs on a CUDA GPU, and the device is " + device.Arch() : reason;
+}
+
+// ---- kda_prefill: chunks of 16, one CTA per sequence and head ------------------------------------------------
+Check CheckChunk16(const Problem& p, const DeviceInfo& device) {
+  if (std::string why = NoDevice(device); !why.empty()) return Check::Refuse(why);
+  if (device.sm_major != 9 || device.sm_minor != 0) return Check::Refuse("needs sm_90, the device is " + device.Arch());
+  if (p.k != 128 || p.v != 128) {
+    return Check::Refuse("needs k = v = 128, got k=" + std::to_string(p.k) + " v=" + std::to_string(p.v));
+  }
+  if (p.io != DType::kBF16) return Check::Refuse("needs io=bf16, got " + std::string(fluvial::Name(p.io)));
+  if (p.gate != GateForm::kBounded)
+    return Check::Refuse("needs a bounded gate (16 unbounded decays overflow its range)");
+  if (p.gate_dtype != DType::kBF16) {
+    return Check::Refuse("needs gate_dtype=bf16, got " + std::string(fluvial::Name(p.gate_dtype)));
+  }
+  if (p.beta_dtype != DType::kBF16 && p.beta_dtype != DType::kF32) {
+    return Check::Refuse("needs beta_dtype=bf16 or fp32, got " + std::string(fluvial::Name(p.beta_dtype)));
+  }
+  if (p.state != DType::kF32 && p.state != DType::kBF16) {
+    return Check::Refuse("needs state=fp32 or bf16, got " + std::string(fluvial::Name(p.state)));
+  }
+  if (p.norm == NormForm::kNone) return Check::Refuse("needs norm=l2_add or l2_max: unnormalised keys could overflow");
+  if (p.checkpoint_every != 0) {
+    return Check::Refuse("writes no checkpoints, got checkpoint_every=" + std::to_string(p.checkpoint_every));
+  }
+  if (p.alignment != 16) return Check::Refuse("needs alignment=16, got " + std::to_string(p.alignment));
+  if (p.tokens > std::numeric_limits<int32_t>::max()) {
+    return Check::Refuse("takes at most 2^31-1 tokens, got " + std::to_string(p.tokens));
+  }
+  if (int64_t{p.sequences} * p.hv > std::numeric_limits<int32_t>::max()) {
+    return Check::Refuse("takes at most 2^31-1 sequences x heads");
+  }
+  return Check::Accept();
+}
+
+// H200, 2026-11-30: microseconds per 16-token step of a sequence and head (one CTA per SM), per launch, and per
+// segment in the combination.
+constexpr double kStepUs = 1.19, kLaunchUs = 9, kCombineUs = 2.5;
+
+double Chunk16Cost(const Problem& p, const DeviceInfo& device) {
+  const double chunks = static_cast<double>(p.tokens + 15 * p.sequences) / 16 * p.hv;
+  const double waves = chunks / std::max(device.multiprocessors, 1);
+  return kLaunchUs + kStepUs * std::max(static_cast<double>(p.max_length) / 16, waves);
+}
+
+const DeltaBackend kChunk16 = {
+    .name = "cuda_chunk16",
+    .description = "sm_90a tensor cores, chunks of 16 tokens, fp32 state in registers, bf16 operands; bounded gates",
+    .check = CheckChunk16,
+    .workspace_bytes = NoWorkspace,
+    .cost_us = Chunk16Cost,
+    .run = [](Stream& s, const Problem& p, const Args& a,
+              Workspace w) { return LaunchKdaPrefillChunk16(s, p, a, 0, w); },
+};
+
+// ---- the same in segments: exact affine scan, for few heads and long sequences ----------------------------------
+constexpr int64_t kMinSegmentChunks = 8;
+
+/// Waves of CTAs at one per SM.
+int64_t Waves(int64_t tasks, int64_t sms) { return (tasks + sms - 1) / sms; }
+
+struct Segmentation {
+  int64_t tokens = 0;  ///< per segment
+  double cost_us = 0;
+};
+
+/// The cheapest segment length by the cost model; depends on the problem and the SM count alone.
+Segmentation ChooseSegments(const Problem& p, const DeviceInfo& device) {
+  const int64_t sms = std::max(device.multiprocessors, 1);
+  const int64_t chunks = (p.tokens + 15) / 16;
+  Segmentation best;
+  for (int64_t pieces = 1; pieces <= 256; ++pieces) {
+    const int64_t per_segment = std::max((chunks + pieces - 1) / pieces, kMinSegmentChunks);
+    const int64_t segments = chunks / per_segment + p.sequences;  // at most
+    const int64_t scanned = std::max<int64_t>(segments - p.sequences, 0);
+    const int64_t longest = ((p.max_length + 15) / 16 + per_segment - 1) / per_segment;
+    const int64_t steps = per_segment * (Waves(2 * scanned * p.hv, sms) + Waves(segments * p.hv, sms));
+    const double cost =
+        3 * kLaunchUs + kStepUs * static_cast<double>(steps) + kCombineUs * static_cast<double>(longest);
+    if (best.tokens == 0 || cost < best.cost_us) best = {per_segment * 16, cost};
+    if (per_segment == kMinSegmentChunks) break;
+  }
+  return best;
+}
+
+size_t SegmentsWorkspace(const Problem& p, const DeviceInfo& device) {
+  return KdaSegmentsWorkspace(p.tokens / ChooseSegments(p, device).tokens + p.sequences, p.hv);
+}
+
+Check CheckSegments(const Problem& p, const DeviceInfo& device) {
+  Check c = CheckChunk16(p, device);
+  if (!c.ok()) return c;
+  if (p.sequences > 1024) {
+    return Check::Refuse("takes at most 1024 sequences, got " + std::to_string(p.sequences));
+  }
+  return c;
+}
+
+const DeltaBackend kSegments = {
+    .name = "cuda_chunk16_segments",
+    .description = "cuda_chunk16 with sequences cut into segments that run side by side (exact affine scan)",
+    .check = CheckSegments,
+    .workspace_bytes = SegmentsWorkspace,
+    .cost_us = [](const Problem& p, const DeviceInfo& d) { return ChooseSegments(p, d).cost_us; },
+    .run = [](Stream& s, const Problem& p, const Args& a,
+              Workspace w) { return LaunchKdaPrefillChunk16(s, p, a, ChooseSegments(p, s.device()).tokens, w); },
+};
+
+// ---- token by token ------------------------------------------------------------------------------------------
+Check CheckTokens(const Problem& p, const DeviceInfo& device) {
+  if (std::string why = NoDevice(device); !why.empty()) return Check::Refuse(why);
+  if (device.sm_major != 9) return Check::Refuse("built for sm_90a, the device is " + device.Arch());
+  const int64_t tiles = (p.v + 7) / 8;
+  if (int64_t{p.sequences} * p.hv * tiles > std::numeric_limits<int32_t>::max()) {
+    return Check::Refuse("takes at most 2^31-1 blocks of sequences x heads x 8 values");
+  }
+  return Check::Accept();
+}
+
+double TokensCost(const Problem& p, const DeviceInfo& device) {
+  const double state_bytes = 2.0 * p.sequences * p.hv * p.k * p.v * static_cast<double>(SizeOf(p.state));
+  const double traffic = state_bytes / 3.6e6;
+  // H200, 2026-11-30: 2.25 us per token of a sequence; eight CTAs of 32 values per SM before that grows.
+  const double steps = 2.25 * static_cast<double>(p.max_length);
+  const double waves =
+      2.25 * static_cast<double>(p.tokens) * p.hv * p.v / 32 / (8.0 * std::max(device.multiprocessors, 1));
+  return 4 + std::max({traffic, steps, waves});
+}
+
+Status RunTokens(Stream& s, const Problem& p, const Args& a, Workspace) { return LaunchTokens(s, p, a); }
+
+const DeltaBackend kTokens = {
+    .name = "cuda_tokens",
+    .description = "CUDA, token by token, fp32 arithmetic; the whole contract",
+    .check = CheckTokens,
+    .workspace_bytes = NoWorkspace,
+    .cost_us = TokensCost,
+    .run = RunTokens,
+};
+
+// ---- one token per sequence -----------------------------------------------------------------------------------
+Check CheckDecode(const Problem& p, const DeviceInfo& device) {
+  Check c = CheckTokens(p, device);
+  if (!c.ok()) return c;
+  if (p.k != 128 || p.v % 32 != 0) {
+    return Check::Refuse("needs k = 128 and v a multiple of 32, got k=" + std::to_string(p.k) +
+                         " v=" + std::to_string(p.v));
+  }
+  if (p.max_length > 1) {
+    return Check::Refuse("takes one token per sequence, the longest has " + std::to_string(p.max_length));
+  }
+  if (p.token_states) return Check::Refuse("keeps no state per token");
+  if (p.alignment != 16) return Check::Refuse("needs alignment=16, got " + std::to_string(p.alignment));
+  return c;
+}
+
+double DecodeCost(const Problem& p, const DeviceInfo&) {
+  const double bytes = 2.0 * p.sequences * p.hv * p.k * p.v * static_cast<double>(SizeOf(p.state));
+  return 4 + bytes / 3.8e6;
+}
+
+const DeltaBackend kDecode = {
+    .name = "cuda_decode",
+    .description = "CUDA, one token per sequence, fp32 arithmetic; bound by reading and writing the state",
+    .check = CheckDecode,
+    .workspace_bytes = NoWorkspace,
+    .cost_us = DecodeCost,
+    .run = [](Stream& s, const Problem& p, const Args& a, Workspace) { return LaunchDecode(s, p, a); },
+};
+
+}  // namespace
+
+std::span<const DeltaBackend> CudaBackends(Op op) {
+  static const std::array<DeltaBackend, 3> kda_prefill = {kChunk16, kSegments, kTokens};
+  static const std::array<DeltaBackend, 2> decode = {kDecode, kTokens};
+  if (op == Op::kKdaPrefill) return kda_prefill;
+  if (op == Op::kGdnPrefill) return {&kTokens, 1};
+  return decode;
+}
+
+}  // namespace fluvial::ops::delta_rule

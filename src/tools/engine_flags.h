@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of every command that loads a model: device, types, backends, sizes.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "fluvial/engine.h"
+
+namespace CLI {
+class App;
+}
+
+namespace fluvial::tools {
+
+struct EngineFlags {
+  EngineOptions engine;
+  std::map<std::string, std::string> backends;  ///< operator -> name, as typed; "auto" where nothing was said
+};
+
+/// Adds MODEL, --device, --dtype, --mamba-ssm-cache-dtype, --threads, the sizes and one --<operator>-backend each.
+/// `flags` must outlive `app`.
+void AddEngineFlags(CLI::App& app, EngineFlags& flags);
+
+/// What Engine::Load takes. kInvalidArgument for a backend name that its operator does not have: also where the model
+/// turns out not to use that operator.
+Result<EngineOptions> ToEngineOptions(const EngineFlags& flags);
+
+/// One log line for each backend named for an operator that the loaded model does not have.
+void WarnOfUnusedBackends(const EngineOptions& options, const Engine& engine);
+
+}  // namespace fluvial::tools

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a prompt comes from - plain text, a conversation, or token ids - and how it becomes token ids.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fluvial/status.h"
+#include "text/tokenizer.h"
+
+namespace CLI {
+class App;
+}
+
+namespace fluvial::tools {
+
+struct PromptOptions {
+  std::optional<std::string> prompt;  ///< --prompt: plain text, or one user message with --chat
+  bool chat = false;
+  std::optional<std::string> messages;  ///< --messages: a file with a conversation
+  std::optional<std::string> ids;       ///< token ids, comma-separated
+  bool text_only = false;               ///< conversations with images or videos are refused
+};
+
+struct Prompt {
+  std::string text;  ///< as tokenized (a conversation: as rendered); empty when ids were given
+  std::vector<int32_t> ids;
+};
+
+/// Adds --prompt, --chat, --messages and `ids_option` ("--prompt-ids", "--ids").
+void AddPromptOptions(CLI::App& app, PromptOptions& options, const std::string& ids_option);
+
+/// That exactly one of them is given.
+Status CheckPromptOptions(const PromptOptions& options, const std::string& ids_option);
+
+/// Ids of the prompt, rendered with the chat template of the folder `model` where it is a conversation. `tokenizer` may
+/// be null when ids are given. kInvalidArgument for a wrong request, kUnusableModel for a wrong file.
+Result<Prompt> ReadPrompt(const PromptOptions& options, const std::string& model, const text::Tokenizer* tokenizer,
+                          const std::string& ids_option);
+
+}  // namespace fluvial::tools

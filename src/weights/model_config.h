@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// ModelConfig: config.json of a checkpoint as one plain struct, whatever its spelling.
+//
+// Old and new files differ: text fields at the top level or in `text_config`, `rope_theta`/`rope_scaling` or
+// `rope_parameters`, `torch_dtype` or `dtype`. All are read; where both exist the new spelling wins. A missing key
+// takes the default that transformers' configuration class has, named at the field.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "fluvial/status.h"
+
+namespace fluvial::weights {
+
+enum class Architecture : uint8_t { kQwen3_5, kQwen3_5Moe, kQwen3Next };
+
+/// "qwen3_5", "qwen3_5_moe", "qwen3_next".
+std::string_view Name(Architecture architecture);
+
+enum class LayerType : uint8_t { kFullAttention, kLinearAttention };
+
+struct RopeConfig {
+  double theta = 10000.0;
+  double partial_rotary_factor = 1.0;  ///< rotary dims = int(head_dim * factor)
+  /// Pair indexes per axis (time, height, width); empty = 1-D positions.
+  std::vector<int64_t> mrope_section;
+  bool mrope_interleaved = false;
+};
+
+/// Gated DeltaNet layers.
+struct LinearAttentionConfig {
+  int64_t key_heads = 16;
+  int64_t value_heads = 32;
+  int64_t key_dim = 128;
+  int64_t value_dim = 128;
+  int64_t conv_kernel = 4;
+  DType state_dtype = DType::kF32;  ///< mamba_ssm_dtype
+
+  /// Channels of the convolution: q, k and v.
+  int64_t conv_channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
+};
+
+/// Mixture of experts; experts == 0 means a dense FFN.
+struct MoeConfig {
+  int64_t experts = 0;
+  int64_t per_token = 0;
+  int64_t intermediate = 0;
+  int64_t shared_intermediate = 0;
+  bool renormalise = true;
+  int64_t sparse_step = 1;
+  std::vector<int64_t> dense_layers;  ///< mlp_only_layers
+};
+
+/// Vision tower (Qwen3-VL shape).
+struct VisionConfig {
+  int64_t depth = 27;
+  int64_t hidden = 1152;
+  int64_t intermediate = 4304;
+  int64_t heads = 16;
+  int64_t in_channels = 3;
+  int64_t patch = 16;
+  int64_t temporal_patch = 2;
+  int64_t merge = 2;
+  int64_t out_hidden = 3584;
+  int64_t positions = 2304;
+  double rope_theta = 10000.0;
+};
+
+struct ModelConfig {
+  Architecture architecture = Architecture::kQwen3_5;
+  std::string architecture_name;  ///< architectures[0], or model_type when the file has none
+  std::string model_type;
+
+  int64_t vocab = 0;  ///< rows of the embedding; may exceed the tokenizer's size
+  int64_t hidden = 0;
+  int64_t intermediate = 0;
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t max_positions = 32768;
+  double norm_eps = 1e-6;
+  bool attention_bias = false;
+  bool attention_output_gate = true;
+  bool tied_embeddings = false;
+  std::optional<DType> dtype;  ///< dtype / torch_dtype; absent = that of the tensors
+  std::vector<LayerType> layer_types;
+  RopeConfig rope;
+  LinearAttentionConfig linear;
+  MoeConfig moe;
+  std::optional<VisionConfig> vision;
+  int64_t mtp_layers = 0;
+
+  int64_t image_token = -1;
+  int64_t video_token = -1;
+  int64_t vision_start_token = -1;
+  int64_t vision_end_token = -1;
+  std::vector<int64_t> eos_tokens;  ///< of config.json; generation_config.json overrides
+
+  int64_t rotary_dim() const {
+    return static_cast<int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor);
+  }
+  int64_t CountLayers(LayerType type) const;
+};
+
+/// Reads the text of a config.json; `file` names it in messages. kUnusableModel when a value has the wrong type or
+/// the pieces contradict each other; an architecture that is not known is refused with the list of those that are.
+Result<ModelConfig> ParseModelConfig(const std::string& text, const std::string& file);
+
+/// Reads `directory`/config.json.
+Result<ModelConfig> ReadModelConfig(const std::string& directory);
+
+}  // namespace fluvial::weights

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/model_config.h"
+
+#include <gtest/gtest.h>
+
+#include "weights/generation_config.h"
+
+namespace fluvial::weights {
+namespace {
+
+constexpr const char* kNewSpelling = R"({
+  "architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5", "tie_word_embeddings": true,
+  "image_token_id": 248056, "dtype": "bfloat16",
+  "text_config": {"model_type": "qwen3_5_text", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 96,
+    "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "rms_norm_eps": 1e-05,
+    "tie_word_embeddings": false, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16, "eos_token_id": 7, "mamba_ssm_dtype": "float32",
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25,
+                        "mrope_section": [2, 1, 1], "mrope_interleaved": true}},
+  "vision_config": {"depth": 2, "hidden_size": 32, "num_heads": 2, "out_hidden_size": 64}})";
+
+/// One substitution in a text; the needle must be there.
+std::string With(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+std::string Error(const std::string& text) {
+  const auto c = ParseModelConfig(text, "config.json");
+  if (c.ok()) return "(accepted)";
+  EXPECT_EQ(c.status().code(), Code::kUnusableModel) << c.status().message();
+  EXPECT_TRUE(c.status().message().starts_with("config.json")) << c.status().message();
+  return c.status().message();
+}
+
+#define EXPECT_REFUSED(text, part) EXPECT_NE(Error(text).find(part), std::string::npos) << Error(text)
+
+TEST(ModelConfig, NewSpelling) {
+  const auto c = ParseModelConfig(kNewSpelling, "config.json");
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  EXPECT_EQ(c->architecture, Architecture::kQwen3_5);
+  EXPECT_EQ(c->vocab, 1000);
+  EXPECT_EQ(c->kv_heads, 2);
+  EXPECT_EQ(c->rotary_dim(), 8);
+  EXPECT_DOUBLE_EQ(c->rope.theta, 1e7);
+  EXPECT_TRUE(c->rope.mrope_interleaved);
+  EXPECT_EQ(c->rope.mrope_section, (std::vector<int64_t>{2, 1, 1}));
+  EXPECT_TRUE(c->tied_embeddings) << "the top level decides";
+  EXPECT_EQ(c->dtype, DType::kBF16);
+  EXPECT_DOUBLE_EQ(c->norm_eps, 1e-5);
+  EXPECT_EQ(c->eos_tokens, (std::vector<int64_t>{7}));
+  ASSERT_TRUE(c->vision.has_value());
+  EXPECT_EQ(c->vision->depth, 2);
+  // No layer_types: the fourth layer is full attention.
+  EXPECT_EQ(c->CountLayers(LayerType::kFullAttention), 1);
+  EXPECT_EQ(c->layer_types[3], LayerType::kFullAttention);
+  EXPECT_EQ(c->linear.conv_channels(), 2 * 2 * 16 + 4 * 16);
+}
+
+TEST(ModelConfig, OldSpellingAndDefaults) {
+  const auto c = ParseModelConfig(R"({"model_type": "qwen3_5_text", "vocab_size": 10, "hidden_size": 8,
+      "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "torch_dtype": "float32",
+      "rope_theta": 5e6, "rope_scaling": {"type": "mrope", "mrope_section": [16, 8, 8]},
+      "layer_types": ["full_attention", "linear_attention"], "eos_token_id": [1, 2], "unknown_key": {}})",
+                                  "config.json");
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  EXPECT_EQ(c->head_dim, 256);
+  EXPECT_EQ(c->kv_heads, 2);
+  EXPECT_EQ(c->dtype, DType::kF32);
+  EXPECT_DOUBLE_EQ(c->rope.theta, 5e6);
+  EXPECT_EQ(c->rotary_dim(), 64);
+  EXPECT_FALSE(c->rope.mrope_interleaved);
+  EXPECT_EQ(c->linear.value_heads, 32);
+  EXPECT_DOUBLE_EQ(c->norm_eps, 1e-6);
+  EXPECT_EQ(c->layer_types[0], LayerType::kFullAttention);
+  EXPECT_EQ(c->eos_tokens, (std::vector<int64_t>{1, 2}));
+  EXPECT_FALSE(c->vision.has_value());
+}
+
+TEST(ModelConfig, UnknownArchitectureListsTheKnown) {
+  const std::string text = With(kNewSpelling, "Qwen3_5ForConditionalGeneration", "Qwen4ExpForCausalLM");
+  EXPECT_REFUSED(text, "'Qwen4ExpForCausalLM' is not known");
+  EXPECT_REFUSED(text, "Qwen3_5ForCausalLM");
+  EXPECT_REFUSED(R"({"model_type": "llama"})", "'llama' is not known");
+  EXPECT_REFUSED("{}", "neither architectures nor model_type");
+}
+
+TEST(ModelConfig, RefusesBadFiles) {
+  EXPECT_REFUSED("", "not JSON");
+  EXPECT_REFUSED("{\"a\":", "not JSON");
+  EXPECT_REFUSED("[1]", "JSON object");
+  EXPECT_REFUSED(std::string(100000, '['), "nests deeper");
+  std::string deep = "{\"a\":";
+  for (int i = 0; i < 200; ++i) deep += "[";
+  for (int i = 0; i < 200; ++i) deep += "]";
+  EXPECT_REFUSED(deep + "}", "nests deeper");
+}
+
+TEST(ModelConfig, RefusesWrongTypesAndContradictions) {
+  EXPECT_REFUSED(With(kNewSpelling, "\"vocab_size\": 1000", "\"vocab_size\": \"many\""), "'text_config.vocab_size'");
+  EXPECT_REFUSED(With(kNewSpelling, "\"vocab_size\": 1000,", ""), "'vocab_size' is missing");
+  EXPECT_REFUSED(With(kNewSpelling, "\"hidden_size\": 64", "\"hidden_size\": -64"), "hidden_size");
+  EXPECT_REFUSED(With(kNewSpelling, "\"hidden_size\": 64", "\"hidden_size\": 1e300"), "hidden_size");
+  EXPECT_REFUSED(With(kNewSpelling, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3"), "multiple");
+  EXPECT_REFUSED(With(kNewSpelling, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 0"), "num_key_value_heads");
+  EXPECT_REFUSED(With(kNewSpelling, "\"linear_num_value_heads\": 4", "\"linear_num_value_heads\": 3"), "multiple");
+  EXPECT_REFUSED(With(kNewSpelling, "[2, 1, 1]", "[2, 1]"), "three counts");
+  EXPECT_REFUSED(With(kNewSpelling, "[2, 1, 1]", "[2, 2, 1]"), "sums to 5");
+  EXPECT_REFUSED(With(kNewSpelling, "[2, 1, 1]", "[2, \"x\", 1]"), "list of integers");
+  EXPECT_REFUSED(With(kNewSpelling, "\"partial_rotary_factor\": 0.25", "\"partial_rotary_factor\": 7"), "(0, 1]");
+  EXPECT_REFUSED(With(kNewSpelling, "\"rope_type\": \"default\"", "\"rope_type\": \"yarn\""),
+                 "'yarn' is not supported");
+  EXPECT_REFUSED(With(kNewSpelling, "bfloat16", "int3"), "dtype");
+  EXPECT_REFUSED(With(kNewSpelling, "\"out_hidden_size\": 64", "\"out_hidden_size\": 65"), "out_hidden_size");
+  EXPECT_REFUSED(With(kNewSpelling, "\"eos_token_id\": 7", "\"eos_token_id\": \"x\""), "eos_token_id");
+  EXPECT_REFUSED(With(kNewSpelling, "\"eos_token_id\": 7", "\"layer_types\": [\"full_attention\"]"), "1 entries for 4");
+  EXPECT_REFUSED(With(kNewSpelling, "\"eos_token_id\": 7", "\"quantization_config\": {\"a\": 1}"), "quantised");
+  EXPECT_REFUSED(With(kNewSpelling, "\"text_config\": {", "\"text_config\": 3, \"x\": {"),
+                 "'text_config' must be an object");
+}
+
+TEST(GenerationConfig, ReadsDefaults) {
+  const auto g = ParseGenerationConfig(
+      R"({"do_sample": true, "temperature": 0.7, "top_k": 20, "top_p": 0.8, "eos_token_id": [3, 4], "pad_token_id": 3})",
+      "generation_config.json");
+  ASSERT_TRUE(g.ok()) << g.status().message();
+  EXPECT_EQ(g->do_sample, true);
+  EXPECT_DOUBLE_EQ(*g->temperature, 0.7);
+  EXPECT_EQ(*g->top_k, 20);
+  EXPECT_EQ(g->eos_tokens, (std::vector<int64_t>{3, 4}));
+  EXPECT_FALSE(g->min_p.has_value());
+  EXPECT_FALSE(ParseGenerationConfig(R"({"temperature": "hot"})", "g").ok());
+  EXPECT_TRUE(ReadGenerationConfig("/nonexistent").ok());
+}
+
+}  // namespace
+}  // namespace fluvial::weights

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// fluvial inspect, and what every command says about a model that is not usable.
+#include <nlohmann/json.hpp>
+
+#include "cli_testkit.h"
+
+namespace fluvial::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+class InspectTest : public CliTest {
+ protected:
+  /// A copy of the bundled model that a test may damage.
+  std::string CopyOfDemo() {
+    const fs::path to = folder() / "model";
+    fs::remove_all(to);
+    fs::copy(Source("models/demo-random-gdn"), to, fs::copy_options::recursive);
+    return to;
+  }
+  static void Replace(const fs::path& file, const std::string& from, const std::string& to) {
+    std::string text = ReadText(file);
+    const size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    WriteText(file, text.replace(at, from.size(), to));
+  }
+};
+
+TEST_F(InspectTest, Json) {
+  const Ran r = Run("inspect --json " + Source("models/demo-random-gdn").string());
+  ASSERT_EQ(r.status, 0) << r.err;
+  const Json root = Json::parse(r.out);
+  EXPECT_EQ(root["config"]["architecture"], "Qwen3_5ForCausalLM");
+  EXPECT_EQ(root["config"]["linear_attention_layers"].get<int>() + root["config"]["full_attention_layers"].get<int>(),
+            root["config"]["layers"].get<int>());
+  int64_t parameters = 0, bytes = 0;
+  for (const Json& t : root["tensors"]) {
+    int64_t n = 1;
+    for (int64_t d : t["shape"]) n *= d;
+    parameters += n;
+    bytes += t["bytes"].get<int64_t>();
+  }
+  EXPECT_EQ(root["parameters"], parameters);
+  EXPECT_LE(bytes, root["memory"]["weight_bytes"].get<int64_t>());
+  // 3 linear layers of 2 heads of 128 x 128 fp32, and 3 columns of 512 bf16 channels each; 1 attention layer.
+  EXPECT_EQ(root["memory"]["state_bytes_per_sequence"], 3 * (2 * 128 * 128 * 4 + 3 * 512 * 2));
+  EXPECT_EQ(root["memory"]["kv_bytes_per_token"], 2 * 64 * 2);
+}
+
+TEST_F(InspectTest, TextGroupsLayersUnlessAsked) {
+  const std::string model = Source("models/demo-random-gdn");
+  Ran r = Run("inspect " + model);
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.out.find("model.layers.*.mlp.up_proj.weight"), std::string::npos);
+  EXPECT_EQ(r.out.find("model.layers.1.mlp.up_proj.weight"), std::string::npos);
+  r = Run("inspect --tensors --model " + model);
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.out.find("model.layers.1.mlp.up_proj.weight"), std::string::npos);
+}
+
+TEST_F(InspectTest, ModelsThatAreNotUsable) {
+  ExpectError("inspect", 2, "model");
+  ExpectError("inspect /nowhere", 3, "/nowhere/config.json");
+  ExpectError("inspect " + folder().string(), 3, "config.json");
+
+  std::string model = CopyOfDemo();
+  fs::remove(model + "/model.safetensors");
+  ExpectError("inspect " + model, 3, "model.safetensors");
+
+  model = CopyOfDemo();
+  fs::resize_file(model + "/model.safetensors", fs::file_size(model + "/model.safetensors") - 100);
+  ExpectError("inspect " + model, 3, "model.safetensors");
+
+  model = CopyOfDemo();
+  WriteText(model + "/model.safetensors", "short");
+  ExpectError("inspect " + model, 3, "model.safetensors");
+
+  model = CopyOfDemo();
+  WriteText(model + "/config.json", "{ not json");
+  ExpectError("inspect " + model, 3, "config.json");
+
+  model = CopyOfDemo();
+  Replace(model + "/config.json", "Qwen3_5ForCausalLM", "GPT9ForCausalLM");
+  ExpectError("inspect " + model, 3, "GPT9ForCausalLM");
+
+  model = CopyOfDemo();
+  Replace(model + "/config.json", "\"hidden_size\": 128", "\"hidden_size\": \"wide\"");
+  ExpectError("inspect " + model, 3, "hidden_size");
+}
+
+}  // namespace
+}  // namespace fluvial::tools
