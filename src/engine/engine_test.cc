@@ -128,6 +128,29 @@ TEST_F(EngineTest, NamedBackendsRunOrAreRefused) {
   EXPECT_EQ(Engine::Load(o).status().code(), Code::kInvalidArgument);
 }
 
+TEST_F(EngineTest, StateTypesAreChosenOrRefused) {
+  EngineOptions o = Options();
+  o.model = GoldenDirectory("qwen3_5/text_bf16");
+  const auto plain = Loaded(o);
+  o.mamba_ssm_cache_dtype = "bfloat16";
+  const auto small = Loaded(o);
+  o.mamba_ssm_cache_dtype = "auto";
+  o.mamba_cache_dtype = "float32";
+  const auto wide = Loaded(o);
+  ASSERT_TRUE(plain && small && wide);
+  // 3 linear layers, 9 slots: recurrent [4, 16, 32], conv [3, 192].
+  const uint64_t recurrent = 3 * 9 * 4 * 16 * 32, conv = 3 * 9 * 3 * 192;
+  EXPECT_EQ(plain->stats().state_bytes, recurrent * 4 + conv * 2);
+  EXPECT_EQ(small->stats().state_bytes, recurrent * 2 + conv * 2);
+  EXPECT_EQ(wide->stats().state_bytes, recurrent * 4 + conv * 4);
+  // The convolution's inputs are bf16 values whatever holds them, so the answer is the same bit for bit.
+  const Request r = Greedy(Prompt(65), 16);
+  EXPECT_EQ(Ids((*wide->Generate({r}))[0]), Ids((*plain->Generate({r}))[0]));
+  EXPECT_EQ((*small->Generate({r}))[0].finish_reason, FinishReason::kLength);
+  o.mamba_cache_dtype = "float16";  // neither fp32 nor the model's type
+  EXPECT_EQ(Engine::Load(o).status().code(), Code::kInvalidArgument);
+}
+
 TEST_F(EngineTest, StreamsInOrderAndStops) {
   const auto engine = Loaded();
   ASSERT_NE(engine, nullptr);
