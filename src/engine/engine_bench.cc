@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures one checkpoint on this machine: engine_bench MODEL [prompt tokens] [answer tokens] [threads] [repeats]
+// Measures one checkpoint on this machine:
+//   engine_bench MODEL [prompt tokens] [answer tokens] [threads] [repeats] [requests at once]
 //
 // Prints every repeat and the best: prompt and answer tokens per second, the bytes of weights that an answer token
 // reads, and beside them the read bandwidth of this machine over the same mapped file - the ceiling of decode. Each
@@ -88,17 +89,18 @@ Best ReadBandwidth(const std::string& path, fluvial::ThreadPool& pool, int repea
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: engine_bench MODEL [prompt=512] [answer=64] [threads=0] [repeats=5]\n");
+    std::fprintf(stderr, "usage: engine_bench MODEL [prompt=512] [answer=64] [threads=0] [repeats=5] [requests=1]\n");
     return 2;
   }
   const auto arg = [&](int i, int fallback) { return argc > i ? std::atoi(argv[i]) : fallback; };
-  const int prompt = arg(2, 512), answer = arg(3, 64), threads = arg(4, 0), repeats = arg(5, 5);
+  const int prompt = arg(2, 512), answer = arg(3, 64), threads = arg(4, 0), repeats = arg(5, 5), requests = arg(6, 1);
   fluvial::SetLogSink([](fluvial::LogLevel, std::string_view line) {
     std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
   });
   fluvial::EngineOptions options;
   options.model = argv[1];
   options.threads = threads;
+  options.max_num_seqs = std::max(requests, 1);
   options.max_model_len = std::max(prompt + answer + 1, 1024);
   auto engine = fluvial::Engine::Load(options);
   if (!engine.ok()) {
@@ -118,8 +120,10 @@ int main(int argc, char** argv) {
   for (int r = 0; r < repeats; ++r) {
     Phase prompt_phase, answer_phase;
     bool failed = false;
-    auto id = (*engine)->Submit(request, {}, [&](uint64_t, fluvial::Completion c) { failed = !c.status.ok(); });
-    if (!id.ok()) return 1;
+    for (int i = 0; i < requests; ++i) {
+      auto id = (*engine)->Submit(request, {}, [&](uint64_t, fluvial::Completion c) { failed |= !c.status.ok(); });
+      if (!id.ok()) return 1;
+    }
     for (bool more = true; more;) {
       const auto before = (*engine)->stats();
       const Timer timer;
@@ -148,6 +152,10 @@ int main(int argc, char** argv) {
       static_cast<double>(stats.peak_memory_bytes) * 1e-7 / gb);
   std::printf("best, %d threads: prefill %.1f tokens/s (%.1f by CPU time)\n", pool.threads(), prefill.wall,
               prefill.cpu);
+  if (requests > 1) {
+    std::printf("  decode %.2f tokens/s (%.2f by CPU time), %d requests together\n", decode.wall, decode.cpu, requests);
+    return 0;
+  }
   std::printf("  decode %.2f tokens/s = %.2f GB/s of weights; reading the file: %.2f GB/s; ratio %.0f %%\n",
               decode.wall, decode.wall * gb, bandwidth.wall, decode.wall * gb / bandwidth.wall * 100);
   std::printf("  by CPU time: decode %.2f tokens/s = %.2f GB/s; reading: %.2f GB/s; ratio %.0f %%\n", decode.cpu,

@@ -38,6 +38,7 @@ struct Command {
 };
 
 Command AddBackends(CLI::App& root);
+Command AddBench(CLI::App& root);
 Command AddRun(CLI::App& root);
 Command AddInspect(CLI::App& root);
 Command AddTokenize(CLI::App& root);

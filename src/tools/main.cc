@@ -24,6 +24,7 @@ constexpr const char* kExamples =
     "  fluvial run ./Qwen3.5-0.8B --prompt \"A river is\"   generate text, streaming\n"
     "  fluvial backends                                  every operator, its backends, and which can run here\n"
     "  fluvial verify                                    backends against the fp64 reference\n"
+    "  fluvial bench op --suite cpu                      kernels against the floor of this machine\n"
     "  fluvial inspect ./Qwen3.5-0.8B                    what a checkpoint is\n"
     "  fluvial tokenize ./Qwen3.5-0.8B --prompt hello    token ids\n"
     "\n"
@@ -40,8 +41,8 @@ int Main(int argc, char** argv) {
   root.footer(kExamples);
   root.require_subcommand(0, 1);
 
-  const std::vector<Command> commands = {AddRun(root), AddInspect(root), AddTokenize(root), AddBackends(root),
-                                         AddVerify(root)};
+  const std::vector<Command> commands = {AddRun(root),      AddInspect(root), AddTokenize(root),
+                                         AddBackends(root), AddVerify(root),  AddBench(root)};
   for (const Command& c : commands) {
     // Only for the help text: ExpandConfig takes --config out before parsing.
     c.app->add_option("--config", "File with options of this command, one `key = value` a line")->type_name("FILE");

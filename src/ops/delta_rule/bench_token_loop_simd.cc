@@ -79,6 +79,7 @@ void TokenLoopImpl(const HeadCall& c) {
       }
     }
     for (int64_t v0 = c.v_begin; v0 < c.v_end; v0 += width) {
+      PrefetchNextPanel(c, t, count, v0, width, end);
       float* state = s.state + (v0 - c.v_begin) * kp;
       const int64_t n = std::min(width, c.v_end - v0);
       std::fill(delta, delta + width, 0.0f);

@@ -185,6 +185,7 @@ void RunChunks16Impl(const HeadCall& c) {
     else
       Gdn16Factors(c, t, count, rows, &s, &h);
     for (int64_t v = 0; v < c.v_end - c.v_begin; v += kWidth) {
+      PrefetchNextPanel(c, t, count, c.v_begin + v, kWidth, end);
       Panel16(c, t, count, rows, c.v_begin + v, &s, &h, s.state + v * s.kp, h.state_pairs + v * s.kp / 2);
     }
     const int64_t done = t + count - begin;

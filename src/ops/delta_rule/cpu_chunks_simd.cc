@@ -118,6 +118,7 @@ void RunChunksOf(const HeadCall& c) {
     else
       GdnFactors(count, rows, &s);
     for (int64_t v = c.v_begin; v < c.v_end; v += width) {
+      PrefetchNextPanel(c, t, count, v, width, end);
       PanelStep<Io>(c, t, count, rows, v, width, &s, s.state + (v - c.v_begin) * s.kp);
     }
     const int64_t done = t + count - begin;

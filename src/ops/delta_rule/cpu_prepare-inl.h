@@ -137,24 +137,39 @@ HWY_INLINE float ExpALog(const HeadCall& c) {
   return c.problem->has_a_log ? std::exp(static_cast<const float*>(c.args->a_log.data)[c.head]) : 1.0f;
 }
 
-/// Rows lie a whole token apart - a page or more - where hardware prefetchers do not follow: asks for the rows that are
-/// kLookAhead tokens behind a chunk of `chunk` tokens at row `t`.
+HWY_INLINE void PrefetchRow(const TensorView& x, int64_t offset, int64_t n) {
+  const int64_t size = static_cast<int64_t>(SizeOf(x.dtype));
+  const char* at = static_cast<const char*>(x.data) + offset * size;
+  for (int64_t byte = 0; byte < n * size; byte += 64) hwy::Prefetch(at + byte);
+}
+
+/// Rows lie a whole token apart - a page or more - where hardware prefetchers do not follow: asks for the q, k and gate
+/// rows of `chunk` tokens some way behind row `t`. Not further: at such pitches few cache sets hold all of them.
 HWY_INLINE void PrefetchRows(const HeadCall& c, int64_t t, int64_t chunk, int64_t end) {
-  constexpr int64_t kLookAhead = 64;
   const Problem& p = *c.problem;
-  const int64_t key_head = c.head / (p.hv / p.hk);
-  const auto row = [](const TensorView& x, int64_t offset, int64_t n) {
-    const int64_t size = static_cast<int64_t>(SizeOf(x.dtype));
-    const char* at = static_cast<const char*>(x.data) + offset * size;
-    for (int64_t byte = 0; byte < n * size; byte += 64) hwy::Prefetch(at + byte);
-  };
-  for (int64_t i = t + kLookAhead; i < std::min(t + kLookAhead + chunk, end); ++i) {
-    row(c.args->q, i * c.args->q.stride(0) + key_head * p.k, p.k);
-    row(c.args->k, i * c.args->k.stride(0) + key_head * p.k, p.k);
-    row(c.args->v, i * c.args->v.stride(0) + c.head * p.v + c.v_begin, c.v_end - c.v_begin);
-    row(c.args->out, i * c.args->out.stride(0) + c.head * p.v + c.v_begin, c.v_end - c.v_begin);
-    if (p.kda()) row(c.args->gate, i * c.args->gate.stride(0) + c.head * p.k, p.k);
+  const int64_t key_head = c.head / (p.hv / p.hk), ahead = p.kda() ? 32 : 64;
+  for (int64_t i = t + ahead; i < std::min(t + ahead + chunk, end); ++i) {
+    PrefetchRow(c.args->q, i * c.args->q.stride(0) + key_head * p.k, p.k);
+    PrefetchRow(c.args->k, i * c.args->k.stride(0) + key_head * p.k, p.k);
+    if (p.kda()) PrefetchRow(c.args->gate, i * c.args->gate.stride(0) + c.head * p.k, p.k);
   }
+}
+
+/// Columns v0 .. v0+width of v and out, rows t .. t+count: what the next panel will touch.
+HWY_INLINE void PrefetchPanel(const HeadCall& c, int64_t t, int64_t count, int64_t v0, int64_t width) {
+  const int64_t n = std::min(width, c.v_end - v0);
+  for (int64_t i = t; i < t + count; ++i) {
+    PrefetchRow(c.args->v, i * c.args->v.stride(0) + c.head * c.problem->v + v0, n);
+    PrefetchRow(c.args->out, i * c.args->out.stride(0) + c.head * c.problem->v + v0, n);
+  }
+}
+
+/// PrefetchPanel for the panel behind (t, v0): to the right, or the first one of the next chunk.
+HWY_INLINE void PrefetchNextPanel(const HeadCall& c, int64_t t, int64_t count, int64_t v0, int64_t width, int64_t end) {
+  if (v0 + width < c.v_end)
+    PrefetchPanel(c, t, count, v0 + width, width);
+  else
+    PrefetchPanel(c, t + count, std::min(count, end - t - count), c.v_begin, width);
 }
 
 /// beta, and GDN's g, of rows t .. t+count of one head, padded to a multiple of kLanePad beyond `rows` by tokens

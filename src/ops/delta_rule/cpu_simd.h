@@ -51,6 +51,9 @@ Status RunHeads(Stream& stream, const Problem& problem, const Args& args, Worksp
                 HeadBody chunks);
 size_t HeadsWorkspaceBytes(int threads, int64_t scratch_floats);
 
+/// Runs dependent-free fp32 multiply-adds for some milliseconds and gives their number: the rate of one thread.
+double SpinMultiplyAdds();
+
 /// Vector instruction set the dynamic dispatch picked ("AVX3", ...).
 const char* CpuTargetName();
 

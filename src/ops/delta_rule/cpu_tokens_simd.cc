@@ -156,6 +156,24 @@ void RunTokensImpl(const HeadCall& c) {
   }
 }
 
+double SpinImpl() {
+  const DF d;
+  constexpr int kChains = 12;
+  constexpr int64_t kRounds = 400'000;
+  VF sum[kChains];
+  for (int i = 0; i < kChains; ++i) sum[i] = hn::Set(d, static_cast<float>(i));
+  const auto x = hn::Set(d, 0.5f);
+  const auto one = hn::Set(d, 1.0f);
+  for (int64_t r = 0; r < kRounds; ++r) {
+    for (int i = 0; i < kChains; ++i) sum[i] = hn::MulAdd(sum[i], x, one);
+  }
+  auto total = sum[0];
+  for (int i = 1; i < kChains; ++i) total = hn::Add(total, sum[i]);
+  // Never true; keeps the sums alive.
+  if (hn::GetLane(hn::SumOfLanes(d, total)) == -1.0f) return 0;
+  return static_cast<double>(kRounds) * kChains * static_cast<double>(hn::Lanes(d));
+}
+
 const char* TargetNameImpl() { return hwy::TargetName(HWY_TARGET); }
 
 }  // namespace HWY_NAMESPACE
@@ -167,6 +185,7 @@ namespace fluvial::ops::delta_rule {
 
 HWY_EXPORT(RunTokensImpl);
 HWY_EXPORT(TargetNameImpl);
+HWY_EXPORT(SpinImpl);
 
 size_t TokenScratchFloats(const Problem& p) {
   const size_t kp = PadTo(p.k, kLanePad), vp = PadTo(p.v, kPanel);
@@ -174,6 +193,7 @@ size_t TokenScratchFloats(const Problem& p) {
 }
 
 void RunTokens(const HeadCall& call) { HWY_DYNAMIC_DISPATCH(RunTokensImpl)(call); }
+double SpinMultiplyAdds() { return HWY_DYNAMIC_DISPATCH(SpinImpl)(); }
 const char* CpuTargetName() { return HWY_DYNAMIC_DISPATCH(TargetNameImpl)(); }
 
 }  // namespace fluvial::ops::delta_rule

@@ -46,6 +46,21 @@ __device__ __forceinline__ void FenceProxyAsync() { asm volatile("fence.proxy.as
 __device__ __forceinline__ void BarrierExpect(uint64_t* bar, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SmemAddr(bar)), "r"(bytes) : "memory");
 }
+/// `bytes` (a multiple of 16) of contiguous memory -> shared memory; they count towards `bar`. One thread.
+__device__ __forceinline__ void BulkLoad(uint32_t smem, const void* global, uint32_t bytes, uint64_t* bar) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(smem),
+               "l"(global), "r"(bytes), "r"(SmemAddr(bar))
+               : "memory");
+}
+/// The other way; returns when shared memory has been read. The thread must not exit before.
+__device__ __forceinline__ void BulkStoreAndWait(void* global, uint32_t smem, uint32_t bytes) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+      "cp.async.bulk.commit_group;\n"
+      "cp.async.bulk.wait_group.read 0;" ::"l"(global),
+      "r"(smem), "r"(bytes)
+      : "memory");
+}
 /// Box of a 3-D tensor map at (c0, c1, c2) -> shared memory; its bytes count towards `bar`. One thread.
 __device__ __forceinline__ void TensorLoad3(uint32_t smem, const void* map, uint64_t* bar, int c0, int c1, int c2) {
   asm volatile(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// KDA prefill on sm_90a, chunk 16, bounded gate: one CTA per (sequence, value head), or per segment of a sequence.
+// Delta-rule prefill on sm_90a, chunk 16: KDA with bounded gates, and GDN (sm90_chunk16_gdn.cuh). One CTA per
+// (sequence, value head), or per segment of a sequence.
 //
 // Two math warpgroups each hold 64 rows of S^T (V x K) as fp32 wgmma accumulators for the whole sequence; two
 // factor warpgroups (four teams of two warps) turn q, k, gate and beta of the next chunks into the operands of
@@ -20,13 +21,14 @@
 // feeds X and o are bf16; everything else is fp32.
 #pragma once
 
-#include "ops/delta_rule/sm90_kda_chain.cuh"
-#include "ops/delta_rule/sm90_kda_factors.cuh"
+#include "ops/delta_rule/sm90_chunk16_chain.cuh"
+#include "ops/delta_rule/sm90_chunk16_gdn.cuh"
+#include "ops/delta_rule/sm90_chunk16_kda.cuh"
 
-namespace fluvial::sm90::kda16 {
+namespace fluvial::sm90::chunk16 {
 
-template <class StateT, Mode kMode>
-__global__ void __launch_bounds__(kThreads, 1) KdaPrefillKernel(const __grid_constant__ DeltaParams p) {
+template <class StateT, Mode kMode, Gate kGate>
+__global__ void __launch_bounds__(kThreads, 1) PrefillKernel(const __grid_constant__ DeltaParams p) {
   extern __shared__ __align__(1024) uint8_t raw[];
   Smem& sm = *reinterpret_cast<Smem*>(raw);
   Task task{};
@@ -44,10 +46,13 @@ __global__ void __launch_bounds__(kThreads, 1) KdaPrefillKernel(const __grid_con
   __syncthreads();
   if (threadIdx.x < kMathThreads) {
     RegistersUp<kMathRegisters>();
-    MathLoop<StateT, kMode>(sm, p, task);
+    MathLoop<StateT, kMode, kGate>(sm, p, task);
   } else {
     RegistersDown<kTeamRegisters>();
-    FactorLoop<kMode>(sm, p, task);
+    if constexpr (kGate == Gate::kPerChannel)
+      KdaFactorLoop<kMode>(sm, p, task);
+    else
+      GdnFactorLoop<kMode>(sm, p, task);
   }
 }
 
@@ -108,4 +113,4 @@ __global__ void __launch_bounds__(256) CombineSegments(const __grid_constant__ D
   }
 }
 
-}  // namespace fluvial::sm90::kda16
+}  // namespace fluvial::sm90::chunk16

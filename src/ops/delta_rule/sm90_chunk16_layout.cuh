@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared memory and work distribution of the KDA prefill kernel (sm90_kda_prefill.cuh explains the algorithm).
+// Shared memory and work distribution of the chunk-16 prefill kernel (sm90_chunk16.cuh explains the algorithm).
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include "ops/delta_rule/sm90_delta_params.h"
 #include "ops/delta_rule/sm90_ptx.cuh"
 
-namespace fluvial::sm90::kda16 {
+namespace fluvial::sm90::chunk16 {
 
 constexpr int kChunk = 16;
 constexpr int kDim = 128;  // K = V
@@ -30,8 +30,10 @@ struct alignas(1024) Stage {
   uint8_t w[kTile];             // [half][16][128 B], columns contiguous (MN-major B operand)
   uint8_t v[kTile];             // [half][16][128 B]
   uint8_t p[512];               // P' as [i/8][j/8][i%8][j%8], no swizzle
-  float
-      decay[4 * kDecayPitch];  // e^G_end of channel 8 j + 2 m + e at [m][2 j + e]: eight 16-byte loads per math thread
+  // KDA: e^G_end of channel 8 j + 2 m + e at [m][2 j + e], eight 16-byte loads per math thread. GDN: e^G_end first.
+  float decay[4 * kDecayPitch];
+  float x_rows[kChunk],
+      o_rows[kChunk];  // GDN: factors of S k and S q per token; the operands are then k and q as given
 };
 constexpr uint32_t kHalf = 32 * 128;  // bytes between the channel halves of `operands`
 constexpr uint32_t kQdRows = 16 * 128;
@@ -62,6 +64,9 @@ __device__ __forceinline__ uint32_t TileOffset(int row, int unit) {
 }
 
 enum class Mode { kWhole, kScan, kReplay };
+
+/// Decay per key channel (KDA) or per head (GDN).
+enum class Gate { kPerChannel, kPerHead };
 
 /// What one CTA works on.
 struct Task {
@@ -118,4 +123,4 @@ __device__ __forceinline__ bool FindTask(const DeltaParams& p, Task* task) {
   }
 }
 
-}  // namespace fluvial::sm90::kda16
+}  // namespace fluvial::sm90::chunk16

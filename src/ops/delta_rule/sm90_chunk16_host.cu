@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/delta_rule/sm90_kda_prefill.cuh"
 
 #include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 
-#include <atomic>
 #include <string>
 
+#include "ops/delta_rule/sm90_chunk16_launch.cuh"
 #include "ops/delta_rule/sm90_delta_launch.h"
 
 namespace fluvial::ops::delta_rule {
 namespace {
 
-namespace kernel = sm90::kda16;
-
-Status CudaFailure(const char* what, cudaError_t e) {
-  return Status::Failed(std::string("kda_prefill cuda: ") + what + ": " + cudaGetErrorString(e));
-}
+namespace kernel = sm90::chunk16;
 
 /// The driver's tensor-map encoder, looked up through the runtime so that nothing links libcuda.
 PFN_cuTensorMapEncodeTiled_v12000 Encoder() {
@@ -43,62 +38,34 @@ Status EncodeMap(const TensorView& t, CUtensorMap* map) {
                                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (e != CUDA_SUCCESS) {
-    return Status::Failed("kda_prefill cuda: the driver refused a tensor map of " + t.ToString() + " (error " +
+    return Status::Failed("delta rule cuda_chunk16: the driver refused a tensor map of " + t.ToString() + " (error " +
                           std::to_string(e) + ")");
   }
   return Status::Ok();
 }
 
-/// Raises the kernel's shared-memory limit, once per device.
-template <class StateT, kernel::Mode kMode>
-Status Prepare(int device) {
-  static std::atomic<uint64_t> done{0};
-  const uint64_t bit = uint64_t{1} << (device & 63);
-  if (done.load(std::memory_order_relaxed) & bit) return Status::Ok();
-  const cudaError_t e = cudaFuncSetAttribute(kernel::KdaPrefillKernel<StateT, kMode>,
-                                             cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(kernel::Smem));
-  if (e != cudaSuccess) return CudaFailure("raising the shared-memory limit", e);
-  done.fetch_or(bit, std::memory_order_relaxed);
-  return Status::Ok();
-}
-
-template <class StateT, kernel::Mode kMode>
-Status Launch(Stream& stream, const sm90::DeltaParams& p, int64_t tasks) {
-  FLUVIAL_RETURN_IF_ERROR((Prepare<StateT, kMode>(stream.device().index)));
-  kernel::KdaPrefillKernel<StateT, kMode><<<static_cast<unsigned>(tasks), kernel::kThreads, sizeof(kernel::Smem),
-                                            static_cast<cudaStream_t>(stream.native())>>>(p);
-  const cudaError_t e = cudaGetLastError();
-  return e == cudaSuccess ? Status::Ok() : CudaFailure("launch", e);
-}
-
-template <class StateT>
-Status LaunchSegments(Stream& stream, const sm90::DeltaParams& p, int64_t sequences, int64_t segments) {
-  FLUVIAL_RETURN_IF_ERROR((Launch<StateT, kernel::Mode::kScan>(stream, p, segments * p.hv * 2)));
-  const auto blocks = static_cast<unsigned>(sequences * p.hv * (kernel::kDim / kernel::kCombineRows));
-  kernel::CombineSegments<StateT><<<blocks, 256, 0, static_cast<cudaStream_t>(stream.native())>>>(p);
-  const cudaError_t e = cudaGetLastError();
-  if (e != cudaSuccess) return CudaFailure("launch", e);
-  return Launch<StateT, kernel::Mode::kReplay>(stream, p, segments * p.hv);
-}
-
 }  // namespace
 
-Status LaunchKdaPrefillChunk16(Stream& stream, const Problem& problem, const Args& args, int64_t segment_tokens,
-                               Workspace workspace) {
+Status LaunchChunk16(Stream& stream, const Problem& problem, const Args& args, int64_t segment_tokens,
+                     Workspace workspace) {
   const SequencePlan& plan = *args.plan;
   if (plan.sequences() == 0 && !stream.capturing()) return Status::Ok();
   if (Encoder() == nullptr) {
     return Status::Failed(
-        "kda_prefill cuda: the NVIDIA driver is older than CUDA 12 and has no tensor maps; update it");
+        "delta rule cuda_chunk16: the NVIDIA driver is older than CUDA 12 and has no tensor maps; update it");
   }
   sm90::DeltaParams p{};
   if (args.q.dim(0) > 0) {
     FLUVIAL_RETURN_IF_ERROR(EncodeMap(args.q, &p.q_map));
     FLUVIAL_RETURN_IF_ERROR(EncodeMap(args.k, &p.k_map));
     FLUVIAL_RETURN_IF_ERROR(EncodeMap(args.v, &p.v_map));
-    FLUVIAL_RETURN_IF_ERROR(EncodeMap(args.gate, &p.gate_map));
+    if (problem.kda()) FLUVIAL_RETURN_IF_ERROR(EncodeMap(args.gate, &p.gate_map));
   }
   p.beta = args.beta.data;
+  p.gate = args.gate.data;
+  p.gate_row = args.gate.stride(0);
+  p.gate_form = static_cast<int32_t>(problem.gate);
+  p.gate_fp32 = problem.gate_dtype == DType::kF32;
   p.a_log = static_cast<const float*>(args.a_log.data);
   p.dt_bias = static_cast<const float*>(args.dt_bias.data);
   p.out = args.out.data;
@@ -124,19 +91,18 @@ Status LaunchKdaPrefillChunk16(Stream& stream, const Problem& problem, const Arg
   // Replays of a captured launch may carry more than the capture did, up to the plan's capacity.
   const int64_t sequences = stream.capturing() ? plan.bounds().max_sequences : plan.sequences();
   const int64_t tokens = stream.capturing() ? plan.bounds().max_tokens : plan.tokens();
-  const bool fp32 = problem.state == DType::kF32;
-  if (segment_tokens == 0) {
-    return fp32 ? Launch<float, kernel::Mode::kWhole>(stream, p, sequences * p.hv)
-                : Launch<__nv_bfloat16, kernel::Mode::kWhole>(stream, p, sequences * p.hv);
+  kernel::LaunchShape shape;
+  shape.sequences = sequences;
+  shape.fp32_state = problem.state == DType::kF32;
+  if (segment_tokens != 0) {
+    shape.segments = tokens / segment_tokens + sequences;
+    const size_t need = SegmentsWorkspace(shape.segments, problem.hv);
+    if (workspace.bytes < need) {
+      return Status::Resource(std::string(Name(problem.op)) + " cuda_chunk16_segments: workspace of " +
+                              std::to_string(workspace.bytes) + " bytes, but it needs " + std::to_string(need));
+    }
   }
-  const int64_t segments = tokens / segment_tokens + sequences;
-  const size_t need = KdaSegmentsWorkspace(segments, problem.hv);
-  if (workspace.bytes < need) {
-    return Status::Resource("kda_prefill cuda_chunk16_segments: workspace of " + std::to_string(workspace.bytes) +
-                            " bytes, but it needs " + std::to_string(need));
-  }
-  return fp32 ? LaunchSegments<float>(stream, p, sequences, segments)
-              : LaunchSegments<__nv_bfloat16>(stream, p, sequences, segments);
+  return problem.kda() ? kernel::LaunchKda(stream, p, shape) : kernel::LaunchGdn(stream, p, shape);
 }
 
 }  // namespace fluvial::ops::delta_rule

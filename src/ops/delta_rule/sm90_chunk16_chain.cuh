@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The serial chain of the KDA prefill kernel: two math warpgroups, each with 64 rows of S in registers.
+// The serial chain of the chunk-16 prefill kernel: two math warpgroups, each with 64 rows of S in registers.
 #pragma once
 
-#include "ops/delta_rule/sm90_kda_layout.cuh"
+#include "ops/delta_rule/sm90_chunk16_layout.cuh"
 
-namespace fluvial::sm90::kda16 {
+namespace fluvial::sm90::chunk16 {
 
 // ---- math warpgroups ------------------------------------------------------------------------------------------
 template <class T>
@@ -69,7 +69,7 @@ __device__ __forceinline__ void StoreOut(const uint32_t (&o)[4], uint8_t* tile, 
   __syncwarp();  // before the next chunk overwrites the tile
 }
 
-template <class StateT, Mode kMode>
+template <class StateT, Mode kMode, Gate kGate>
 __device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, const Task& task) {
   const int thread = Opaque(threadIdx.x);
   const int lane = thread & 31, warp = thread >> 5;  // warps 0..7
@@ -135,16 +135,28 @@ __device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, const T
       LoadMatrix4Transposed(v, SmemAddr(st.v) + v_offset);
     }
     float4 d[8];
+    float2 xf[2], of[2];
+    if constexpr (kGate == Gate::kPerChannel) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) d[j] = *reinterpret_cast<const float4*>(&st.decay[(lane & 3) * kDecayPitch + 4 * j]);
+      for (int j = 0; j < 8; ++j) d[j] = *reinterpret_cast<const float4*>(&st.decay[(lane & 3) * kDecayPitch + 4 * j]);
+      xf[0] = xf[1] = of[0] = of[1] = make_float2(1.f, 1.f);
+    } else {
+      const float e = st.decay[0];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) d[j] = make_float4(e, e, e, e);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        xf[i] = *reinterpret_cast<const float2*>(&st.x_rows[col + 8 * i]);
+        of[i] = *reinterpret_cast<const float2*>(&st.o_rows[col + 8 * i]);
+      }
+    }
     WgmmaWait<0>();
     Pin(xo);
     uint32_t r[4];
-    r[0] = PackBf16(Bf16Lo(v[0]) - xo[0], Bf16Hi(v[0]) - xo[1]);
-    r[1] = PackBf16(Bf16Lo(v[1]) - xo[2], Bf16Hi(v[1]) - xo[3]);
-    r[2] = PackBf16(Bf16Lo(v[2]) - xo[4], Bf16Hi(v[2]) - xo[5]);
-    r[3] = PackBf16(Bf16Lo(v[3]) - xo[6], Bf16Hi(v[3]) - xo[7]);
-
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      r[i] = PackBf16(fmaf(-xf[i >> 1].x, xo[2 * i], Bf16Lo(v[i])), fmaf(-xf[i >> 1].y, xo[2 * i + 1], Bf16Hi(v[i])));
+    }
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       s[8 * j] *= d[j].x;
@@ -159,7 +171,14 @@ __device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, const T
     float o[8];
     // o gets its own accumulators: two wgmmas whose accumulators overlap in part make ptxas serialise both.
 #pragma unroll
-    for (int i = 0; i < 8; ++i) o[i] = kMode == Mode::kScan ? 0.f : xo[(8 + i) % (sizeof(xo) / 4)];
+    for (int i = 0; i < 8; ++i) {
+      if constexpr (kMode == Mode::kScan)
+        o[i] = 0.f;
+      else if constexpr (kGate == Gate::kPerHead)
+        o[i] = xo[8 + i] * (i & 1 ? of[i >> 2].y : of[i >> 2].x);
+      else
+        o[i] = xo[8 + i];
+    }
     WgmmaFence();
     WgmmaM64N128K16Transposed(s, r, MatrixDescriptor(SmemAddr(st.w), kTile / 2, 1024, 1));
     if constexpr (kMode != Mode::kScan) WgmmaM64N16K16(o, r, MatrixDescriptor(SmemAddr(st.p), 128, 256, 0), 1);
@@ -188,4 +207,4 @@ __device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, const T
   }
 }
 
-}  // namespace fluvial::sm90::kda16
+}  // namespace fluvial::sm90::chunk16
