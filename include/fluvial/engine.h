@@ -28,9 +28,11 @@ namespace fluvial {
 struct EngineOptions {
   std::string model;            ///< directory of a Hugging Face checkpoint
   std::string device = "auto";  ///< auto, cpu, cuda, cuda:N
-  /// Type of activations, KV pages and convolution states: auto (that of the checkpoint), float32, bfloat16, float16.
+  /// Type of activations and KV pages: auto (that of the checkpoint), float32, bfloat16, float16.
   /// Weights are used as stored.
   std::string dtype = "auto";
+  /// Convolution states: auto (that of the activations) or float32.
+  std::string mamba_cache_dtype = "auto";
   std::string mamba_ssm_cache_dtype = "auto";  ///< recurrent state: auto (the checkpoint's, else float32), float32, ...
   /// Operator -> backend name ("gdn_prefill" -> "cpu"). Absent or "auto" = chosen by cost. A named backend that cannot
   /// run the model is kRefused at Load(). Operators: gemm, gdn_prefill, gdn_decode, causal_conv1d, paged_attention.

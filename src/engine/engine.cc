@@ -171,6 +171,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   FLUVIAL_RETURN_IF_ERROR(engine::CheckOptions(options));
   models::LoadOptions load;
   FLUVIAL_ASSIGN_OR_RETURN(load.dtype, engine::OptionalDType(options.dtype));
+  FLUVIAL_ASSIGN_OR_RETURN(load.conv_dtype, engine::OptionalDType(options.mamba_cache_dtype));
   FLUVIAL_ASSIGN_OR_RETURN(load.recurrent_dtype, engine::OptionalDType(options.mamba_ssm_cache_dtype));
   load.backends = options.backends;
   FLUVIAL_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, engine::MakeStream(options));

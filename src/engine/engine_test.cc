@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <thread>
 
 #include "engine/pools.h"
@@ -126,6 +127,70 @@ TEST_F(EngineTest, NamedBackendsRunOrAreRefused) {
   o.backends.erase("gdn_prefill");
   o.backends["no_such_operator"] = "cpu";
   EXPECT_EQ(Engine::Load(o).status().code(), Code::kInvalidArgument);
+}
+
+TEST_F(EngineTest, StateTypesAreChosenOrRefused) {
+  EngineOptions o = Options();
+  o.model = GoldenDirectory("qwen3_5/text_bf16");
+  const auto plain = Loaded(o);
+  o.mamba_ssm_cache_dtype = "bfloat16";
+  const auto small = Loaded(o);
+  o.mamba_ssm_cache_dtype = "auto";
+  o.mamba_cache_dtype = "float32";
+  const auto wide = Loaded(o);
+  ASSERT_TRUE(plain && small && wide);
+  // 3 linear layers, 9 slots: recurrent [4, 16, 32], conv [3, 192].
+  const uint64_t recurrent = 3 * 9 * 4 * 16 * 32, conv = 3 * 9 * 3 * 192;
+  EXPECT_EQ(plain->stats().state_bytes, recurrent * 4 + conv * 2);
+  EXPECT_EQ(small->stats().state_bytes, recurrent * 2 + conv * 2);
+  EXPECT_EQ(wide->stats().state_bytes, recurrent * 4 + conv * 4);
+  // The convolution's inputs are bf16 values whatever holds them, so the answer is the same bit for bit.
+  const Request r = Greedy(Prompt(65), 16);
+  EXPECT_EQ(Ids((*wide->Generate({r}))[0]), Ids((*plain->Generate({r}))[0]));
+  EXPECT_EQ((*small->Generate({r}))[0].finish_reason, FinishReason::kLength);
+  o.mamba_cache_dtype = "float16";  // neither fp32 nor the model's type
+  EXPECT_EQ(Engine::Load(o).status().code(), Code::kInvalidArgument);
+}
+
+TEST_F(EngineTest, NotFiniteEndsOneRequestAndNobodyElses) {
+  // A NaN row of the embedding: a prompt that holds its id poisons its own caches and nothing more.
+  std::set<int32_t> used;
+  for (const int n : {64, 65, 300}) {
+    for (const auto& ids : {Prompt(n), Want(n)}) used.insert(ids.begin(), ids.end());
+  }
+  int32_t bad = 0;
+  while (used.contains(bad)) ++bad;
+  ASSERT_LT(bad, 512);
+  const models::testing::ZeroedCheckpoint copy(Text(), "no such tensor");
+  auto file = weights::SafetensorsFile::Open(copy.path() + "/model.safetensors");
+  ASSERT_TRUE(file.ok());
+  std::fstream out(copy.path() + "/model.safetensors", std::ios::binary | std::ios::in | std::ios::out);
+  for (const auto& e : file->entries()) {
+    if (e.name != "model.embed_tokens.weight") continue;
+    const std::string row(64 * sizeof(float), '\xff');
+    out.seekp(static_cast<std::streamoff>(e.begin) + bad * static_cast<std::streamoff>(row.size()));
+    out << row;
+  }
+  out.close();
+  EngineOptions o = Options();
+  o.model = copy.path();
+  o.max_num_seqs = 2;  // slots and pages of the poisoned request are used again
+  const auto engine = Loaded(o);
+  ASSERT_NE(engine, nullptr);
+  Request poisoned = Greedy(Prompt(64));
+  poisoned.prompt[10] = bad;
+  const auto answers =
+      engine->Generate({Greedy(Prompt(65)), poisoned, Greedy(Prompt(300)), poisoned, Greedy(Prompt(64))});
+  ASSERT_TRUE(answers.ok());
+  for (const size_t i : {1, 3}) {
+    EXPECT_EQ((*answers)[i].finish_reason, FinishReason::kError);
+    EXPECT_EQ((*answers)[i].status.code(), Code::kFailed);
+    EXPECT_TRUE((*answers)[i].tokens.empty());
+  }
+  EXPECT_EQ(Ids((*answers)[0]), Want(65));
+  EXPECT_EQ(Ids((*answers)[2]), Want(300));
+  EXPECT_EQ(Ids((*answers)[4]), Want(64));
+  EXPECT_EQ(engine->stats().nan_aborts, 2);
 }
 
 TEST_F(EngineTest, StreamsInOrderAndStops) {

@@ -116,6 +116,7 @@ class Model {
 
 struct LoadOptions {
   std::optional<DType> dtype;            ///< activations; absent: that of the checkpoint
+  std::optional<DType> conv_dtype;       ///< convolution states; absent: that of the activations
   std::optional<DType> recurrent_dtype;  ///< absent: that of config.json, else fp32
   std::map<std::string, std::string> backends;
 };

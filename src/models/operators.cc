@@ -64,22 +64,26 @@ const ops::Backend<Problem, Args>* Operators::Note(std::string_view op,
   return selection.backend;
 }
 
+template <class Problem, class Args, class ChooseFn>
+Result<const ops::Backend<Problem, Args>*> Operators::Remember(Last<Problem, Args>& last, std::string_view op,
+                                                               const Problem& problem, ChooseFn choose) {
+  if (last.backend != nullptr && last.problem == problem) return last.backend;
+  FLUVIAL_ASSIGN_OR_RETURN(const auto selection, choose(problem, device_, Preference(op)));
+  last = {problem, Note(op, selection)};
+  return last.backend;
+}
+
 Result<const ops::delta_rule::DeltaBackend*> Operators::Choose(const ops::delta_rule::Problem& problem) {
-  const std::string_view op = ops::delta_rule::Name(problem.op);
-  FLUVIAL_ASSIGN_OR_RETURN(const auto selection, ops::delta_rule::Choose(problem, device_, Preference(op)));
-  return Note(op, selection);
+  return Remember(problem.prefill() ? last_prefill_ : last_decode_, ops::delta_rule::Name(problem.op), problem,
+                  ops::delta_rule::Choose);
 }
 
 Result<const ops::causal_conv1d::ConvBackend*> Operators::Choose(const ops::causal_conv1d::Problem& problem) {
-  const std::string_view op = ops::causal_conv1d::kOpName;
-  FLUVIAL_ASSIGN_OR_RETURN(const auto selection, ops::causal_conv1d::Choose(problem, device_, Preference(op)));
-  return Note(op, selection);
+  return Remember(last_conv_, ops::causal_conv1d::kOpName, problem, ops::causal_conv1d::Choose);
 }
 
 Result<const ops::paged_attention::AttentionBackend*> Operators::Choose(const ops::paged_attention::Problem& problem) {
-  const std::string_view op = ops::paged_attention::kOpName;
-  FLUVIAL_ASSIGN_OR_RETURN(const auto selection, ops::paged_attention::Choose(problem, device_, Preference(op)));
-  return Note(op, selection);
+  return Remember(last_attention_, ops::paged_attention::kOpName, problem, ops::paged_attention::Choose);
 }
 
 Result<size_t> Operators::LinearBytes(const ops::gemm::Problem& problem) {

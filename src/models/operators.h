@@ -26,7 +26,8 @@ class Operators {
   /// kInvalidArgument for an operator name that does not exist, with the list.
   static Result<Operators> Create(const DeviceInfo& device, const std::map<std::string, std::string>& preferences);
 
-  // The backend for a problem; kRefused when the one asked for cannot take it.
+  // The backend for a problem; kRefused when the one asked for cannot take it. All layers of a step ask the same
+  // question, so the last answer is kept.
   Result<const ops::delta_rule::DeltaBackend*> Choose(const ops::delta_rule::Problem& problem);
   Result<const ops::causal_conv1d::ConvBackend*> Choose(const ops::causal_conv1d::Problem& problem);
   Result<const ops::paged_attention::AttentionBackend*> Choose(const ops::paged_attention::Problem& problem);
@@ -44,6 +45,15 @@ class Operators {
  private:
   Operators(const DeviceInfo& device, std::map<std::string, std::string> preferences);
   std::string_view Preference(std::string_view op) const;
+  /// The last question and its answer.
+  template <class Problem, class Args>
+  struct Last {
+    Problem problem;
+    const ops::Backend<Problem, Args>* backend = nullptr;
+  };
+  template <class Problem, class Args, class ChooseFn>
+  Result<const ops::Backend<Problem, Args>*> Remember(Last<Problem, Args>& last, std::string_view op,
+                                                      const Problem& problem, ChooseFn choose);
   template <class Problem, class Args>
   const ops::Backend<Problem, Args>* Note(std::string_view op, const ops::Selection<Problem, Args>& selection);
 
@@ -51,6 +61,9 @@ class Operators {
   std::map<std::string, std::string> preferences_;
   ops::gemm::Linear linear_;
   std::vector<OperatorUse> uses_;
+  Last<ops::delta_rule::Problem, ops::delta_rule::Args> last_prefill_, last_decode_;
+  Last<ops::causal_conv1d::Problem, ops::causal_conv1d::Args> last_conv_;
+  Last<ops::paged_attention::Problem, ops::paged_attention::Args> last_attention_;
 };
 
 }  // namespace fluvial::models

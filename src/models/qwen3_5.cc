@@ -195,7 +195,8 @@ Status Qwen3_5::Load(const LoadOptions& options) {
     parameters_ += n;
   }
 
-  cache_spec_.kv = cache_spec_.conv = io_;
+  cache_spec_.kv = io_;
+  cache_spec_.conv = options.conv_dtype.value_or(io_);
   cache_spec_.recurrent = options.recurrent_dtype.value_or(l.state_dtype);
   for (const Layer& layer : layers_) {
     LayerCacheSpec spec;

@@ -102,44 +102,43 @@ void Bpe::EncodeUncached(std::string_view piece, BpeScratch* scratch, std::vecto
 
 template <class Lookup>
 void Bpe::MergeShort(std::string_view piece, const Lookup& lookup, std::vector<int32_t>* out) const {
-  std::array<uint32_t, kShort + 1> ids, starts, ranks, merged;
-  uint32_t n = 0;
+  struct Symbol {
+    uint32_t id, start, rank, merged;  // rank and merged id of the pair with the right neighbour
+  };
+  std::array<Symbol, kShort + 1> symbols;  // the one behind the last holds only where the piece ends
+  size_t n = 0;
   for (size_t i = 0; i < piece.size(); ++i) {
     const uint32_t id = byte_ids_[static_cast<uint8_t>(piece[i])];
-    if (id == kNone) continue;
-    ids[n] = id;
-    starts[n++] = static_cast<uint32_t>(i);
+    if (id != kNone) symbols[n++] = {id, static_cast<uint32_t>(i), kNone, kNone};
   }
-  starts[n] = static_cast<uint32_t>(piece.size());
-  const auto update = [&](uint32_t i) {
+  symbols[n] = {kNone, static_cast<uint32_t>(piece.size()), kNone, kNone};
+  for (size_t i = 0; i + 1 < n; ++i) {
+    const PairMap::Merge& m = BytePair(piece, symbols[i].start, symbols[i + 1].start);
+    symbols[i].rank = m.rank;
+    symbols[i].merged = m.id;
+  }
+  const auto update = [&](size_t i) {
     if (i + 1 >= n) {
-      ranks[i] = kNone;
+      symbols[i].rank = kNone;
       return;
     }
-    const PairMap::Merge m = lookup(ids[i], ids[i + 1], starts[i], starts[i + 2]);
-    ranks[i] = m.rank;
-    merged[i] = m.id;
+    const PairMap::Merge m = lookup(symbols[i].id, symbols[i + 1].id, symbols[i].start, symbols[i + 2].start);
+    symbols[i].rank = m.rank;
+    symbols[i].merged = m.id;
   };
-  if (n == 0) return;
-  for (uint32_t i = 0; i + 1 < n; ++i) {
-    const PairMap::Merge m = BytePair(piece, starts[i], starts[i + 1]);
-    ranks[i] = m.rank;
-    merged[i] = m.id;
-  }
-  ranks[n - 1] = kNone;
   while (n > 1) {
-    const auto at = static_cast<uint32_t>(std::min_element(ranks.begin(), ranks.begin() + n) - ranks.begin());
-    if (ranks[at] == kNone) break;
-    ids[at] = merged[at];
-    std::copy(ids.begin() + at + 2, ids.begin() + n, ids.begin() + at + 1);
-    std::copy(ranks.begin() + at + 2, ranks.begin() + n, ranks.begin() + at + 1);
-    std::copy(merged.begin() + at + 2, merged.begin() + n, merged.begin() + at + 1);
-    std::copy(starts.begin() + at + 2, starts.begin() + n + 1, starts.begin() + at + 1);
+    size_t at = 0;
+    for (size_t i = 1; i + 1 < n; ++i) {
+      if (symbols[i].rank < symbols[at].rank) at = i;
+    }
+    if (symbols[at].rank == kNone) break;
+    symbols[at].id = symbols[at].merged;
+    for (size_t i = at + 1; i < n; ++i) symbols[i] = symbols[i + 1];  // short: a call to memmove costs more
     --n;
     update(at);
     if (at > 0) update(at - 1);
   }
-  out->insert(out->end(), ids.begin(), ids.begin() + n);
+  for (size_t i = 0; i < n; ++i) out->push_back(static_cast<int32_t>(symbols[i].id));
 }
 
 template <class Lookup>

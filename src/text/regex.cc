@@ -11,7 +11,7 @@ namespace fluvial::text {
 namespace {
 
 constexpr size_t kJitStackStart = size_t{32} << 10;
-constexpr size_t kJitStackMax = size_t{64} << 20;  // reserved, used only by patterns with groups on very long words
+constexpr size_t kJitStackMax = size_t{16} << 20;  // reserved; used only by patterns with groups on very long words
 
 std::string ErrorText(int code) {
   std::array<unsigned char, 256> buffer{};

@@ -73,6 +73,13 @@ Result<Tokenizer> Tokenizer::FromTiktoken(std::string_view ranks, std::string_vi
   auto data = std::make_shared<Data>();
   data->tiktoken = true;
   FLUVIAL_ASSIGN_OR_RETURN(data->config, ParseTokenizerConfig(config));
+  // The file holds neither pattern nor special ids: those are in the model's Python code. Other models with a
+  // tiktoken.model split differently, so anything but Moonshot's module is refused.
+  const std::string& remote = data->config.remote_class;
+  if (!remote.empty() && remote.find("tokenization_kimi.") == std::string::npos) {
+    return Status::UnusableModel("tokenizer_config.json: auto_map.AutoTokenizer is '" + remote +
+                                 "'; a tiktoken.model is understood only with tokenization_kimi's rules");
+  }
   FLUVIAL_RETURN_IF_ERROR(ReadRanks(ranks, &data->bpe.vocabulary()));
   data->bpe.Finish(/*by_rank=*/true, /*whole_piece_first=*/true);
   for (int byte = 0; byte < 256; ++byte) {

@@ -50,6 +50,12 @@ Result<TokenizerConfig> ParseTokenizerConfig(std::string_view text) {
       config.added_tokens.push_back(std::move(token));
     }
   }
+  if (const auto map = json.find("auto_map"); map != json.end() && map->is_object()) {
+    const auto it = map->find("AutoTokenizer");
+    // A string, or [slow class, fast class or null].
+    const Json* slow = it == map->end() ? nullptr : it->is_array() && !it->empty() ? &it->front() : &*it;
+    if (slow != nullptr && slow->is_string()) config.remote_class = slow->get<std::string>();
+  }
   for (const auto& [key, value] : json.items()) {
     if (!key.ends_with("_token")) continue;
     if (const std::string* content = ContentOf(value)) config.special_tokens[key] = *content;

@@ -24,6 +24,7 @@ namespace fluvial::text {
 struct TokenizerConfig {
   std::vector<AddedToken> added_tokens;
   std::map<std::string, std::string> special_tokens;
+  std::string remote_class;  ///< auto_map.AutoTokenizer: "module.Class" of the model's own Python code; often empty
 };
 
 /// Empty `text` gives an empty configuration.

@@ -244,6 +244,12 @@ TEST(Tiktoken, BadFilesAreRefused) {
   std::ifstream file(std::string(FLUVIAL_SOURCE_DIR) + "/tests/golden/tokenizer/kimi/tiktoken.model");
   const std::string good{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   ASSERT_TRUE(Tokenizer::FromTiktoken(good, "").ok());
+  fails(good, "'x.TikTokenTokenizer'", R"({"auto_map": {"AutoTokenizer": ["x.TikTokenTokenizer", null]}})");
+  for (const char* config : {R"({"auto_map": {"AutoTokenizer": ["tokenization_kimi.TikTokenTokenizer", null]}})",
+                             R"({"auto_map": {"AutoTokenizer": "org/repo--tokenization_kimi.TikTokenTokenizer"}})",
+                             R"({"auto_map": {"AutoTokenizer": []}})", R"({"auto_map": {}})"}) {
+    EXPECT_TRUE(Tokenizer::FromTiktoken(good, config).ok()) << config;
+  }
   fails(good, "outside the ids", R"({"added_tokens_decoder": {"5": {"content": "x"}}})");
   fails(good, "'x'", R"({"added_tokens_decoder": {"1600": {"content": "x"}, "1601": {"content": "x"}}})");
 }

@@ -185,7 +185,7 @@ size_t CpuWorkspace(const Problem&, const DeviceInfo&) { return 0; }
 
 double CpuCost(const Problem& p, const DeviceInfo& device) {
   // Measured on one Zen 5 core: see README.md.
-  const double per_output_ns = p.io == DType::kF32 ? 0.35 : 0.3;
+  const double per_output_ns = p.rounding == Rounding::kEager ? 0.65 : 0.55;
   return 1.0 + per_output_ns * 1e-3 * static_cast<double>(p.tokens) * p.channels / std::max(1, device.multiprocessors);
 }
 

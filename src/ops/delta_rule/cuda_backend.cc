@@ -28,9 +28,18 @@ Check CheckChunk16(const Problem& p, const DeviceInfo& device) {
     return Check::Refuse("needs k = v = 128, got k=" + std::to_string(p.k) + " v=" + std::to_string(p.v));
   }
   if (p.io != DType::kBF16) return Check::Refuse("needs io=bf16, got " + std::string(fluvial::Name(p.io)));
-  if (p.gate != GateForm::kBounded) return Check::Refuse("needs a bounded gate (16 unbounded decays overflow its range)");
-  if (p.gate_dtype != DType::kBF16) {
-    return Check::Refuse("needs gate_dtype=bf16, got " + std::string(fluvial::Name(p.gate_dtype)));
+  if (p.kda()) {
+    if (p.gate != GateForm::kBounded) {
+      return Check::Refuse("needs a bounded gate (16 unbounded decays per channel overflow its range)");
+    }
+    if (p.gate_dtype != DType::kBF16) {
+      return Check::Refuse("needs gate_dtype=bf16, got " + std::string(fluvial::Name(p.gate_dtype)));
+    }
+    if (p.norm == NormForm::kNone) {
+      return Check::Refuse("needs norm=l2_add or l2_max: unnormalised keys could overflow");
+    }
+  } else if (p.gate_dtype != DType::kBF16 && p.gate_dtype != DType::kF32) {
+    return Check::Refuse("needs gate_dtype=bf16 or fp32, got " + std::string(fluvial::Name(p.gate_dtype)));
   }
   if (p.beta_dtype != DType::kBF16 && p.beta_dtype != DType::kF32) {
     return Check::Refuse("needs beta_dtype=bf16 or fp32, got " + std::string(fluvial::Name(p.beta_dtype)));
@@ -38,7 +47,6 @@ Check CheckChunk16(const Problem& p, const DeviceInfo& device) {
   if (p.state != DType::kF32 && p.state != DType::kBF16) {
     return Check::Refuse("needs state=fp32 or bf16, got " + std::string(fluvial::Name(p.state)));
   }
-  if (p.norm == NormForm::kNone) return Check::Refuse("needs norm=l2_add or l2_max: unnormalised keys could overflow");
   if (p.checkpoint_every != 0) {
     return Check::Refuse("writes no checkpoints, got checkpoint_every=" + std::to_string(p.checkpoint_every));
   }
@@ -54,21 +62,25 @@ Check CheckChunk16(const Problem& p, const DeviceInfo& device) {
 
 // H200, 2026-11-30: microseconds per 16-token step of a sequence and head (one CTA per SM), per launch, and per
 // segment in the combination.
-constexpr double kStepUs = 1.19, kLaunchUs = 9, kCombineUs = 2.5;
+constexpr double kKdaStepUs = 1.23, kGdnStepUs = 0.62, kLaunchUs = 9, kCombineUs = 2.5;
+
+double StepUs(const Problem& p) { return p.kda() ? kKdaStepUs : kGdnStepUs; }
 
 double Chunk16Cost(const Problem& p, const DeviceInfo& device) {
   const double chunks = static_cast<double>(p.tokens + 15 * p.sequences) / 16 * p.hv;
   const double waves = chunks / std::max(device.multiprocessors, 1);
-  return kLaunchUs + kStepUs * std::max(static_cast<double>(p.max_length) / 16, waves);
+  return kLaunchUs + StepUs(p) * std::max(static_cast<double>(p.max_length) / 16, waves);
 }
 
 const DeltaBackend kChunk16 = {
     .name = "cuda_chunk16",
-    .description = "sm_90a tensor cores, chunks of 16 tokens, fp32 state in registers, bf16 operands; bounded gates",
+    .description =
+        "sm_90a tensor cores, chunks of 16 tokens, fp32 state in registers, bf16 operands; KDA with bounded gates, GDN "
+        "with any",
     .check = CheckChunk16,
     .workspace_bytes = NoWorkspace,
     .cost_us = Chunk16Cost,
-    .run = [](Stream& s, const Problem& p, const Args& a, Workspace w) { return LaunchKdaPrefillChunk16(s, p, a, 0, w); },
+    .run = [](Stream& s, const Problem& p, const Args& a, Workspace w) { return LaunchChunk16(s, p, a, 0, w); },
 };
 
 // ---- the same in segments: exact affine scan, for few heads and long sequences ----------------------------------
@@ -93,15 +105,16 @@ Segmentation ChooseSegments(const Problem& p, const DeviceInfo& device) {
     const int64_t scanned = std::max<int64_t>(segments - p.sequences, 0);
     const int64_t longest = ((p.max_length + 15) / 16 + per_segment - 1) / per_segment;
     const int64_t steps = per_segment * (Waves(2 * scanned * p.hv, sms) + Waves(segments * p.hv, sms));
-    const double cost = 3 * kLaunchUs + kStepUs * static_cast<double>(steps) + kCombineUs * static_cast<double>(longest);
+    const double cost =
+        3 * kLaunchUs + StepUs(p) * static_cast<double>(steps) + kCombineUs * static_cast<double>(longest);
     if (best.tokens == 0 || cost < best.cost_us) best = {per_segment * 16, cost};
     if (per_segment == kMinSegmentChunks) break;
   }
   return best;
 }
 
-size_t SegmentsWorkspace(const Problem& p, const DeviceInfo& device) {
-  return KdaSegmentsWorkspace(p.tokens / ChooseSegments(p, device).tokens + p.sequences, p.hv);
+size_t SegmentsBytes(const Problem& p, const DeviceInfo& device) {
+  return SegmentsWorkspace(p.tokens / ChooseSegments(p, device).tokens + p.sequences, p.hv);
 }
 
 Check CheckSegments(const Problem& p, const DeviceInfo& device) {
@@ -117,12 +130,10 @@ const DeltaBackend kSegments = {
     .name = "cuda_chunk16_segments",
     .description = "cuda_chunk16 with sequences cut into segments that run side by side (exact affine scan)",
     .check = CheckSegments,
-    .workspace_bytes = SegmentsWorkspace,
+    .workspace_bytes = SegmentsBytes,
     .cost_us = [](const Problem& p, const DeviceInfo& d) { return ChooseSegments(p, d).cost_us; },
-    .run =
-        [](Stream& s, const Problem& p, const Args& a, Workspace w) {
-          return LaunchKdaPrefillChunk16(s, p, a, ChooseSegments(p, s.device()).tokens, w);
-        },
+    .run = [](Stream& s, const Problem& p, const Args& a,
+              Workspace w) { return LaunchChunk16(s, p, a, ChooseSegments(p, s.device()).tokens, w); },
 };
 
 // ---- token by token ------------------------------------------------------------------------------------------
@@ -141,7 +152,8 @@ double TokensCost(const Problem& p, const DeviceInfo& device) {
   const double traffic = state_bytes / 3.6e6;
   // H200, 2026-11-30: 2.25 us per token of a sequence; eight CTAs of 32 values per SM before that grows.
   const double steps = 2.25 * static_cast<double>(p.max_length);
-  const double waves = 2.25 * static_cast<double>(p.tokens) * p.hv * p.v / 32 / (8.0 * std::max(device.multiprocessors, 1));
+  const double waves =
+      2.25 * static_cast<double>(p.tokens) * p.hv * p.v / 32 / (8.0 * std::max(device.multiprocessors, 1));
   return 4 + std::max({traffic, steps, waves});
 }
 
@@ -189,10 +201,10 @@ const DeltaBackend kDecode = {
 }  // namespace
 
 std::span<const DeltaBackend> CudaBackends(Op op) {
-  static const std::array<DeltaBackend, 3> kda_prefill = {kChunk16, kSegments, kTokens};
+  static const std::array<DeltaBackend, 3> prefill = {kChunk16, kSegments, kTokens};
   static const std::array<DeltaBackend, 2> decode = {kDecode, kTokens};
-  if (op == Op::kKdaPrefill) return kda_prefill;
-  if (op == Op::kGdnPrefill) return {&kTokens, 1};
+  if (op == Op::kKdaPrefill) return prefill;
+  if (op == Op::kGdnPrefill) return prefill;
   return decode;
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // One token per sequence, k = 128: the state is read once and written once, and little else happens.
 //
-// 16 lanes share a row of S (a value), 8 key channels each; every group of 16 lanes makes q, k and the decay for itself
-// (three small loads that L2 serves), so a CTA needs no shared memory and no barrier, and state loads are in flight
-// from the first instruction on. Rows are taken four at a time with the next four already loading.
+// Every warp works alone on 32 rows of S (values) of one sequence and head: a bulk copy brings them to shared memory
+// while the warp makes q, k and the decay for itself; it updates the rows in place - 16 lanes share a row, 8 key
+// channels each - and a bulk copy takes them back. No barrier between warps; what is in flight per SM is bounded by
+// shared memory (three fp32 or six bf16 CTAs), well above what hides the latency of HBM.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -12,14 +13,16 @@
 
 #include "ops/delta_rule/cuda_elements.cuh"
 #include "ops/delta_rule/sm90_delta_launch.h"
+#include "ops/delta_rule/sm90_ptx.cuh"
 
 namespace fluvial::ops::delta_rule {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kGroups = kThreads / 16;
+constexpr int kWarps = kThreads / 32;
 constexpr int kDim = 128;
-constexpr int kRows = 4;  // rows of a group in flight
+constexpr int kWarpRows = 32;
+constexpr int kBatch = 4;  // rows of a half-warp at once
 
 /// Channel of element i of a lane: two groups of four, so that 16 lanes read 256 contiguous bytes of fp32 state.
 __device__ __forceinline__ int Channel(int lane, int i) { return (i >> 2) * 64 + lane * 4 + (i & 3); }
@@ -36,41 +39,12 @@ __device__ __forceinline__ float Sum16(float x) {
   return x;
 }
 
-template <class IoT, class StateT>
-__global__ void __launch_bounds__(kThreads) DecodeKernel(const __grid_constant__ TokenParams p) {
-  const int split = blockIdx.x % p.tiles;  // of the values
-  const int head = blockIdx.x / p.tiles % p.hv;
-  const int task = blockIdx.x / p.tiles / p.hv;
-  if (task >= p.header->sequences) return;
-  const int64_t token = p.offsets[task];
-  const bool empty = p.offsets[task + 1] == token;
-  const int lane = threadIdx.x & 15, group = threadIdx.x >> 4;
-  const int per_split = p.v_dim / p.tiles;
-  const int read = p.read_slots[task], write = p.write_slots[task];
-  if (empty && (read == write || write < 0)) return;
-  StateT* const pool = static_cast<StateT*>(p.state);
-  const int64_t head_state = static_cast<int64_t>(head) * p.v_dim * kDim;
-  const StateT* from = pool + read * p.slot_pitch + head_state;
-  StateT* to = pool + write * p.slot_pitch + head_state;
+/// q (normalised, scaled), k (normalised), decay and beta of one token, this lane's channels.
+template <class IoT>
+struct Operands {
+  float q[8], k[8], e[8], beta;
 
-  // This group's rows: first, first + kGroups, ... below end.
-  const int end = (split + 1) * per_split;
-  int row = split * per_split + group;
-  float s[kRows][8], next[kRows][8];
-  auto load = [&](int row0, float(&x)[kRows][8]) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int at = row0 + r * kGroups;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) x[r][i] = 0.f;
-      if (read >= 0 && at < end) Load8(from + static_cast<int64_t>(at) * kDim, lane, x[r]);
-    }
-  };
-  load(row, s);
-
-  float k[8], q[8], e[8];
-  float beta = 0;
-  if (!empty) {
+  __device__ __forceinline__ void Make(const TokenParams& p, int64_t token, int head, int lane) {
     const int key_head = head / p.group;
     Load8(static_cast<const IoT*>(p.k) + token * p.k_row + key_head * kDim, lane, k);
     Load8(static_cast<const IoT*>(p.q) + token * p.q_row + key_head * kDim, lane, q);
@@ -95,71 +69,124 @@ __global__ void __launch_bounds__(kThreads) DecodeKernel(const __grid_constant__
       k2 = fmaf(k[i], k[i], k2);
       q2 = fmaf(q[i], q[i], q2);
     }
-    const float kf = NormOf(p, Sum16(k2)), qf = NormOf(p, Sum16(q2));
+    const float kf = NormOf(p, Sum16(k2)), qf = NormOf(p, Sum16(q2)) * p.scale;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       k[i] *= kf;
-      q[i] *= qf * p.scale;
+      q[i] *= qf;
     }
+  }
+};
+
+template <class IoT, class StateT>
+__global__ void __launch_bounds__(kThreads) DecodeKernel(const __grid_constant__ TokenParams p) {
+  extern __shared__ __align__(128) uint8_t raw[];
+  __shared__ uint64_t arrived[kWarps];
+  const int warp = threadIdx.x >> 5;
+  const int64_t unit = static_cast<int64_t>(blockIdx.x) * kWarps + warp;  // 32 rows of one sequence and head
+  const int blocks = p.v_dim / kWarpRows;
+  const int row0 = static_cast<int>(unit % blocks) * kWarpRows;
+  const int head = static_cast<int>(unit / blocks % p.hv);
+  const int64_t task = unit / blocks / p.hv;
+  if (task >= p.header->sequences) return;
+  const int64_t token = p.offsets[task];
+  const bool empty = p.offsets[task + 1] == token;
+  const int read = p.read_slots[task], write = p.write_slots[task];
+  if (empty && (read == write || write < 0)) return;
+
+  const int lane32 = threadIdx.x & 31;
+  const int lane = lane32 & 15, half = lane32 >> 4;
+  StateT* const rows = reinterpret_cast<StateT*>(raw) + warp * (kWarpRows * kDim);
+  StateT* const pool = static_cast<StateT*>(p.state);
+  const int64_t inside = (static_cast<int64_t>(head) * p.v_dim + row0) * kDim;
+  constexpr uint32_t kBytes = kWarpRows * kDim * sizeof(StateT);
+  if (read >= 0) {
+    if (lane32 == 0) {
+      sm90::BarrierInit(&arrived[warp], 1);
+      sm90::BarrierInitFence();
+      sm90::BarrierExpect(&arrived[warp], kBytes);
+      sm90::BulkLoad(sm90::SmemAddr(rows), pool + read * p.slot_pitch + inside, kBytes, &arrived[warp]);
+    }
+    __syncwarp();
+  } else {
+    for (int i = lane32; i < kWarpRows * kDim; i += 32) Put(&rows[i], 0.f);
+    __syncwarp();
   }
 
-  for (; row < end; row += kRows * kGroups) {
-    load(row + kRows * kGroups, next);
-    if (!empty) {
-      float predict[kRows], value[kRows], result[kRows];
+  if (!empty) {
+    Operands<IoT> x;
+    x.Make(p, token, head, lane);
+    // Both halves of the warp start from the same value rows' tokens: row = row0 + 2 * i + half.
+    const IoT* v = static_cast<const IoT*>(p.v) + token * p.v_row + static_cast<int64_t>(head) * p.v_dim + row0;
+    IoT* out = static_cast<IoT*>(p.out) + token * p.out_row + static_cast<int64_t>(head) * p.v_dim + row0;
+    const float value = Get(v[lane32]);  // of row lane32
+    float result = 0;                    // of row lane32
+    if (read >= 0) sm90::BarrierWait(&arrived[warp], 0);
+#pragma unroll 1
+    for (int i = 0; i < kWarpRows / 2; i += kBatch) {
+      float s[kBatch][8], predict[kBatch], sum[kBatch];
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const int at = row + r * kGroups;
-        value[r] = at < end ? Get(static_cast<const IoT*>(p.v)[token * p.v_row + static_cast<int64_t>(head) * p.v_dim + at]) : 0.f;
+      for (int r = 0; r < kBatch; ++r) {
+        Load8(rows + (2 * (i + r) + half) * kDim, lane, s[r]);
         predict[r] = 0;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          s[r][i] *= e[i];
-          predict[r] = fmaf(s[r][i], k[i], predict[r]);
+        for (int j = 0; j < 8; ++j) {
+          s[r][j] *= x.e[j];
+          predict[r] = fmaf(s[r][j], x.k[j], predict[r]);
         }
       }
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) predict[r] = Sum16(predict[r]);
+      for (int r = 0; r < kBatch; ++r) predict[r] = Sum16(predict[r]);
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const float d = beta * (value[r] - predict[r]);
-        result[r] = 0;
+      for (int r = 0; r < kBatch; ++r) {
+        const float d = x.beta * (__shfl_sync(~0u, value, 2 * (i + r) + half) - predict[r]);
+        sum[r] = 0;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          s[r][i] = fmaf(d, k[i], s[r][i]);
-          result[r] = fmaf(s[r][i], q[i], result[r]);
+        for (int j = 0; j < 8; ++j) {
+          s[r][j] = fmaf(d, x.k[j], s[r][j]);
+          sum[r] = fmaf(s[r][j], x.q[j], sum[r]);
         }
+        StateT* to = rows + (2 * (i + r) + half) * kDim;
+        Store4(to + Channel(lane, 0), &s[r][0]);
+        Store4(to + Channel(lane, 4), &s[r][4]);
       }
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) result[r] = Sum16(result[r]);
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const int at = row + r * kGroups;
-        if (lane == 0 && at < end) {
-          Put(&static_cast<IoT*>(p.out)[token * p.out_row + static_cast<int64_t>(head) * p.v_dim + at], result[r]);
-        }
+      for (int r = 0; r < kBatch; ++r) {
+        const float total = Sum16(sum[r]);
+        const float even = __shfl_sync(~0u, total, 0), odd = __shfl_sync(~0u, total, 16);
+        if (lane32 == 2 * (i + r)) result = even;
+        if (lane32 == 2 * (i + r) + 1) result = odd;
       }
     }
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int at = row + r * kGroups;
-      if (write >= 0 && at < end) {
-        StateT* cell = to + static_cast<int64_t>(at) * kDim;
-        Store4(cell + Channel(lane, 0), &s[r][0]);
-        Store4(cell + Channel(lane, 4), &s[r][4]);
-      }
-#pragma unroll
-      for (int i = 0; i < 8; ++i) s[r][i] = next[r][i];
-    }
+    Put(&out[lane32], result);
+  } else if (read >= 0) {
+    sm90::BarrierWait(&arrived[warp], 0);
   }
+  if (write >= 0) {
+    sm90::FenceProxyAsync();  // every lane's stores, before the copy engine reads them
+    __syncwarp();
+    if (lane32 == 0) sm90::BulkStoreAndWait(pool + write * p.slot_pitch + inside, sm90::SmemAddr(rows), kBytes);
+  }
+}
+
+template <class IoT, class StateT>
+cudaError_t Launch(const TokenParams& p, unsigned blocks, cudaStream_t stream) {
+  constexpr int kBytes = kWarps * kWarpRows * kDim * sizeof(StateT);
+  // Per device and idempotent; a microsecond, and only where the default limit is too small.
+  if constexpr (kBytes > 48 * 1024) {
+    const cudaError_t e =
+        cudaFuncSetAttribute(DecodeKernel<IoT, StateT>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+    if (e != cudaSuccess) return e;
+  }
+  DecodeKernel<IoT, StateT><<<blocks, kThreads, kBytes, stream>>>(p);
+  return cudaGetLastError();
 }
 
 template <class IoT>
 cudaError_t LaunchState(const TokenParams& p, DType state, unsigned blocks, cudaStream_t stream) {
-  if (state == DType::kF32) DecodeKernel<IoT, float><<<blocks, kThreads, 0, stream>>>(p);
-  else if (state == DType::kBF16) DecodeKernel<IoT, __nv_bfloat16><<<blocks, kThreads, 0, stream>>>(p);
-  else DecodeKernel<IoT, __half><<<blocks, kThreads, 0, stream>>>(p);
-  return cudaGetLastError();
+  if (state == DType::kF32) return Launch<IoT, float>(p, blocks, stream);
+  if (state == DType::kBF16) return Launch<IoT, __nv_bfloat16>(p, blocks, stream);
+  return Launch<IoT, __half>(p, blocks, stream);
 }
 
 }  // namespace
@@ -168,17 +195,21 @@ Status LaunchDecode(Stream& stream, const Problem& problem, const Args& args) {
   const SequencePlan& plan = *args.plan;
   const int64_t sequences = stream.capturing() ? plan.bounds().max_sequences : plan.sequences();
   if (sequences == 0) return Status::Ok();
-  TokenParams p = MakeTokenParams(problem, args);
-  // Values are split over CTAs only as far as the GPU would idle: every CTA repeats the work on q, k and gates.
-  p.tiles = 1;
-  while (p.tiles < 4 && sequences * p.hv * p.tiles < 2 * stream.device().multiprocessors) p.tiles *= 2;
-  const auto blocks = static_cast<unsigned>(sequences * p.hv * p.tiles);
+  const TokenParams p = MakeTokenParams(problem, args);
+  const int64_t units = sequences * p.hv * (p.v_dim / kWarpRows);
+  const auto blocks = static_cast<unsigned>((units + kWarps - 1) / kWarps);
   auto* native = static_cast<cudaStream_t>(stream.native());
   cudaError_t e = cudaSuccess;
   switch (problem.io) {
-    case DType::kF32: e = LaunchState<float>(p, problem.state, blocks, native); break;
-    case DType::kBF16: e = LaunchState<__nv_bfloat16>(p, problem.state, blocks, native); break;
-    default: e = LaunchState<__half>(p, problem.state, blocks, native); break;
+    case DType::kF32:
+      e = LaunchState<float>(p, problem.state, blocks, native);
+      break;
+    case DType::kBF16:
+      e = LaunchState<__nv_bfloat16>(p, problem.state, blocks, native);
+      break;
+    default:
+      e = LaunchState<__half>(p, problem.state, blocks, native);
+      break;
   }
   if (e == cudaSuccess) return Status::Ok();
   return Status::Failed(std::string(Name(problem.op)) + " cuda_decode: launch: " + cudaGetErrorString(e));

@@ -271,9 +271,15 @@ Status LaunchTokens(Stream& stream, const Problem& problem, const Args& args) {
   auto* native = static_cast<cudaStream_t>(stream.native());
   cudaError_t e = cudaSuccess;
   switch (problem.io) {
-    case DType::kF32: e = LaunchState<float>(p, problem.state, sequences, full, native); break;
-    case DType::kBF16: e = LaunchState<__nv_bfloat16>(p, problem.state, sequences, full, native); break;
-    default: e = LaunchState<__half>(p, problem.state, sequences, full, native); break;
+    case DType::kF32:
+      e = LaunchState<float>(p, problem.state, sequences, full, native);
+      break;
+    case DType::kBF16:
+      e = LaunchState<__nv_bfloat16>(p, problem.state, sequences, full, native);
+      break;
+    default:
+      e = LaunchState<__half>(p, problem.state, sequences, full, native);
+      break;
   }
   if (e == cudaSuccess) return Status::Ok();
   return Status::Failed(std::string(Name(problem.op)) + " cuda: launch: " + cudaGetErrorString(e));

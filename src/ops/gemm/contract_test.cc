@@ -117,6 +117,22 @@ TEST(GemmContract, AutoTakesTheNativeBf16KernelWhereThereIsOne) {
   }
 }
 
+TEST(GemmContract, AutoKeepsOneOrderOfSummingForAllRowCounts) {
+  // Another backend for another number of rows would break "a row of a batch equals the row alone".
+  for (DType w : {DType::kF32, DType::kBF16}) {
+    Problem p = Bf16Problem(1);
+    p.n = 3584, p.k = 1024;
+    p.x = p.y = p.w = w;
+    const auto alone = Choose(p, CpuDeviceInfo(2), "auto");
+    ASSERT_TRUE(alone.ok());
+    for (p.m = 2; p.m <= 8192; p.m *= 2) {
+      const auto batch = Choose(p, CpuDeviceInfo(2), "auto");
+      ASSERT_TRUE(batch.ok());
+      EXPECT_EQ(batch->backend->name, alone->backend->name) << p.ToString();
+    }
+  }
+}
+
 TEST(GemmContract, WorkspaceTooSmallSaysBothNumbers) {
   auto stream = MakeCpuStream(1);
   Buffers b;

@@ -2,9 +2,9 @@
 // The blocked driver of the room's own kernels: cuts (M, N, K) for the caches and the threads, converts x when the
 // kernel wants another type, adds the bias and rounds.
 //
-// No second copy of the weights is kept: a task transposes some rows of w into a panel, piece by piece, and multiplies
-// all its rows of x with each piece. That costs little even for one row, which waits for memory anyway. README.md has
-// the reasoning and the measured figures.
+// No second copy of the weights is kept. Few rows of x: weights stream by where they lie. Many: a task transposes some
+// rows of w into a panel and multiplies all its rows of x with it. Both give the same bits. README.md has the reasoning
+// and the measured figures.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -17,116 +17,178 @@
 namespace fluvial::ops::gemm {
 namespace {
 
-// Rows of x per task: bounds the fp32 scratch, which lies in L2 with the panel and the piece of x.
-constexpr int64_t kMaxRows = 256;
-// Elements of k per panel. Few rows: a panel that stays in L1, used at once. Many: fewer trips of the sums to memory.
-constexpr int64_t kShortChunk = 128;
-constexpr int64_t kLongChunk = 512;
-constexpr int64_t kFewRows = 16;
-static_assert(kSumBlock % kShortChunk == 0 && kSumBlock == kLongChunk);
+// From this many rows on, transposing weights into panels pays.
+constexpr int64_t kManyRows = 12;
+// Rows of x per task: bounds the fp32 sums. More rows mean that a panel is packed less often.
+constexpr int64_t kMaxRows = 768;
+constexpr int64_t kMinRows = 96;
+// Rows of w per task where they stream by.
+constexpr int64_t kMaxColumns = 8 * kColumnGroup;
+// Bytes of w that such a task holds in L2 while x passes by.
+constexpr int64_t kWeightBytes = 256 << 10;
+// Enough tasks that the last ones balance.
+constexpr int64_t kTasksPerThread = 6;
 // x is converted in the calling thread up to this many elements: waking the pool costs more.
 constexpr int64_t kSerialConvert = 16384;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// x as the kernel reads it is a copy when its type differs, or when k is odd and steps are pairs.
-bool CopiesX(const Problem& p, const Kernel& kernel) { return kernel.x != p.x || p.k % kernel.pair != 0; }
-int64_t CopyPitch(const Problem& p, const Kernel& kernel) { return CeilDiv(p.k, kernel.pair) * kernel.pair; }
+struct Cut {
+  int64_t rows = 0;     // of x per task
+  int64_t columns = 0;  // rows of w per task
+};
 
-// Layout of the workspace: the copy of x, then per thread a panel and two tiles of sums.
+Cut CutForPanels(const Problem& p, const Kernel& kernel, int threads) {
+  Cut cut = {std::min(p.m, kMaxRows), kernel.columns};
+  // Halves that stay multiples of the tallest tile.
+  while (cut.rows >= 2 * kMinRows && CeilDiv(p.n, cut.columns) * CeilDiv(p.m, cut.rows) < kTasksPerThread * threads) {
+    cut.rows = CeilDiv(cut.rows / 2, 8) * 8;
+  }
+  return cut;
+}
+
+Cut CutForStreaming(const Problem& p, const Kernel& kernel, int threads) {
+  // One tile of x: w is read once, so the task's share counts all of K. More: one block of K stays in L2.
+  const int64_t width = (p.m <= kernel.tile_rows ? p.k : std::min(p.k, kernel.k_block)) * int64_t(SizeOf(p.w));
+  int64_t groups =
+      std::clamp<int64_t>(kWeightBytes / std::max<int64_t>(width * kColumnGroup, 1), 1, kMaxColumns / kColumnGroup);
+  const Cut cut = {std::min(p.m, kMaxRows), 0};
+  while (groups > 1 && CeilDiv(p.m, cut.rows) * CeilDiv(p.n, groups * kColumnGroup) < kTasksPerThread * threads)
+    --groups;
+  return {cut.rows, groups * kColumnGroup};
+}
+
+bool UsesPanels(const Problem& p, const Kernel& kernel) { return kernel.pack != nullptr && p.m >= kManyRows; }
+
+// Rows of the copy of x: whole cache lines, an odd number of them, so that rows of a tile do not compete for few sets
+// of L1; room for k padded to a multiple of the step.
+int64_t CopyPitch(const Problem& p, const Kernel& kernel) {
+  const int64_t line = 64 / int64_t(SizeOf(kernel.x));
+  return (CeilDiv(p.k, line) | 1) * line;
+}
+
+// Layout of the workspace: the copy of x, then per thread a tile of sums and a panel. The parts that a problem does not
+// use are counted all the same, so that a smaller problem never needs more.
 size_t CopyBytes(const Problem& p, const Kernel& kernel) {
-  return CopiesX(p, kernel) ? Arena::Aligned(size_t(p.m) * size_t(CopyPitch(p, kernel)) * SizeOf(kernel.x)) : 0;
+  return Arena::Aligned(size_t(p.m) * size_t(CopyPitch(p, kernel)) * SizeOf(kernel.x));
+}
+size_t SumBytes(const Problem& p) {
+  return Arena::Aligned(size_t(std::min(p.m, kMaxRows)) * size_t(kMaxColumns) * sizeof(float));
 }
 size_t PanelBytes(const Kernel& kernel) {
-  return Arena::Aligned(size_t(kLongChunk * kernel.columns * kernel.panel_bytes));
-}
-size_t TileBytes(const Problem& p, const Kernel& kernel) {
-  return Arena::Aligned(size_t(std::min(p.m, kMaxRows) * kernel.columns) * sizeof(float));
+  constexpr int64_t kLanes = 16, kLine = 64;  // a line after every lane
+  return Arena::Aligned(size_t(kernel.k_block * kernel.columns) * SizeOf(kernel.x) + size_t(kLanes * kLine));
 }
 size_t Bytes(const Problem& p, const Kernel& kernel, int threads) {
-  // The copy is counted for every problem, so that a smaller k never needs more than a larger one.
-  Problem odd = p;
-  odd.k = p.k | 1;
-  return std::max(CopyBytes(p, kernel), CopyBytes(odd, kernel)) +
-         (PanelBytes(kernel) + 2 * TileBytes(p, kernel)) * size_t(threads);
+  return CopyBytes(p, kernel) + (SumBytes(p) + PanelBytes(kernel)) * size_t(threads);
 }
 
 template <class T>
 T* Offset(T* p, int64_t elements, DType dtype) {
   using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
-  return static_cast<Byte*>(p) + elements * int64_t(SizeOf(dtype));
+  return reinterpret_cast<T*>(reinterpret_cast<Byte*>(p) + elements * int64_t(SizeOf(dtype)));
 }
 
-struct Scratch {
-  void* panel = nullptr;
-  float* block = nullptr;
-  float* total = nullptr;
+void CopyX(ThreadPool& pool, const Problem& p, const TensorView& x, const Kernel& kernel, bool by_lane, void* copy) {
+  const int64_t pitch = CopyPitch(p, kernel);
+  auto row = [&](int64_t i, int) {
+    const void* from = Offset<const void>(x.data, i * x.stride(0), p.x);
+    void* to = Offset(copy, i * pitch, kernel.x);
+    if (!by_lane) {
+      ToFloatRow(from, p.x, p.k, static_cast<float*>(to));
+      return;
+    }
+    for (int64_t l = 0; l < p.k; l += kernel.k_block) {
+      kernel.arrange(Offset(from, l, p.x), p.x, std::min(kernel.k_block, p.k - l), Offset(to, l, kernel.x));
+    }
+  };
+  if (p.m * p.k <= kSerialConvert) {
+    for (int64_t i = 0; i < p.m; ++i) row(i, 0);
+  } else {
+    pool.ParallelFor(p.m, row);
+  }
+}
+
+// One task: m rows of x from i0 on with n rows of w from j0 on.
+struct Task {
+  int64_t i0, m, j0, n;
 };
 
-// Rows i0..i0+m of x with rows j0..j0+n of w (at most one panel).
-void RunTask(const Problem& p, const Args& a, const Kernel& kernel, const void* x, int64_t xs, int64_t i0, int64_t m,
-             int64_t j0, int64_t n, const Scratch& s) {
-  const int64_t ws = a.w.stride(0);
-  const void* w = Offset<const void>(a.w.data, j0 * ws, p.w);
-  const int64_t chunk = m <= kFewRows ? kShortChunk : kLongChunk;
-  // K = 0 still runs one empty chunk: it writes the zeros.
-  for (int64_t l0 = 0; l0 == 0 || l0 < p.k; l0 += chunk) {
-    const int64_t k = std::min(chunk, p.k - l0);
-    // The next piece in memory: of these rows, or of the next panel's.
-    const int64_t next = l0 + chunk;
-    const void* ahead = next + k <= p.k               ? Offset(w, next, p.w)
-                        : j0 + n + n <= p.n && l0 > 0 ? Offset(w, n * ws, p.w)
-                                                      : nullptr;
-    kernel.pack(Offset(w, l0, p.w), ws, n, k, s.panel, ahead);
-    const bool ends_block = l0 + k == p.k || (l0 + k) % kSumBlock == 0;
-    kernel.multiply(Offset<const void>(x, i0 * xs + l0, kernel.x), xs, s.panel, m, n, k, s.block, l0 % kSumBlock == 0,
-                    ends_block ? s.total : nullptr, l0 < kSumBlock);
+// What all tasks of a call share.
+struct Call {
+  const Problem& p;
+  const Args& a;
+  const Kernel& kernel;
+  const void* x;
+  int64_t xs;
+
+  const void* W(int64_t row, int64_t l) const { return Offset<const void>(a.w.data, row * a.w.stride(0) + l, p.w); }
+  const void* X(int64_t row, int64_t l) const { return Offset(x, row * xs + l, kernel.x); }
+
+  void Finish(const Task& t, const float* sums, int64_t pitch) const {
+    const void* bias = p.has_bias ? Offset<const void>(a.bias.data, t.j0, p.bias) : nullptr;
+    FinishTile(sums, pitch, bias, p.bias, t.m, t.n, Offset(a.y.data, t.i0 * a.y.stride(0) + t.j0, p.y), a.y.stride(0),
+               p.y);
   }
-  const void* bias = p.has_bias ? Offset<const void>(a.bias.data, j0, p.bias) : nullptr;
-  for (int64_t i = 0; i < m; ++i) {
-    FinishRow(s.total + i * kernel.columns, bias, p.bias, n, Offset(a.y.data, (i0 + i) * a.y.stride(0) + j0, p.y), p.y);
+
+  // K = 0 still runs one (empty) block in both: it writes the zeros.
+  void Stream(const Task& t, float* sums, int64_t pitch) const {
+    for (int64_t l = 0; l == 0 || l < p.k; l += kernel.k_block) {
+      kernel.block(X(t.i0, l), xs, W(t.j0, l), a.w.stride(0), t.m, t.n, std::min(kernel.k_block, p.k - l), sums, pitch,
+                   l == 0);
+    }
+    Finish(t, sums, pitch);
   }
-}
+
+  void Panels(const Task& t, float* sums, void* panel) const {
+    for (int64_t l = 0; l == 0 || l < p.k; l += kernel.k_block) {
+      const int64_t k = std::min(kernel.k_block, p.k - l), next = l + k;
+      kernel.pack(W(t.j0, l), a.w.stride(0), t.n, k, panel);
+      // The next piece of w: of these rows, or of the next panel's.
+      Ahead ahead;
+      if (next < p.k || t.j0 + 2 * t.n <= p.n) {
+        ahead.base = static_cast<const char*>(next < p.k ? W(t.j0, next) : W(t.j0 + t.n, 0));
+        ahead.pitch = a.w.stride(0) * int64_t(SizeOf(p.w));
+        ahead.rows = t.n;
+        // One more for rows that do not begin with a line.
+        ahead.lines = CeilDiv(std::min(kernel.k_block, next < p.k ? p.k - next : p.k) * int64_t(SizeOf(p.w)), 64) + 1;
+      }
+      kernel.multiply(X(t.i0, l), xs, panel, t.m, t.n, k, sums, l == 0, ahead);
+    }
+    Finish(t, sums, kernel.columns);
+  }
+};
 
 Status RunBlocked(Stream& stream, const Problem& p, const Args& a, Workspace workspace, const Kernel& kernel) {
   FLUVIAL_RETURN_IF_ERROR(Validate(p, a));
   if (p.m == 0 || p.n == 0) return Status::Ok();
   ThreadPool& pool = stream.pool();
   Arena arena(workspace.data, workspace.bytes);
+  const bool panels = UsesPanels(p, kernel);
 
-  const void* x = a.x.data;
-  int64_t xs = a.x.stride(0);
-  if (CopiesX(p, kernel)) {
-    const int64_t pitch = CopyPitch(p, kernel);
+  Call call = {p, a, kernel, a.x.data, a.x.stride(0)};
+  if (panels || kernel.x != p.x) {
     FLUVIAL_ASSIGN_OR_RETURN(void* copy, arena.Take(CopyBytes(p, kernel)));
-    auto convert = [&](int64_t i, int) {
-      const void* from = Offset<const void>(a.x.data, i * a.x.stride(0), p.x);
-      void* to = Offset(copy, i * pitch, kernel.x);
-      if (kernel.x == p.x) {
-        std::memcpy(to, from, size_t(p.k) * SizeOf(p.x));
-      } else {
-        ToFloatRow(from, p.x, p.k, static_cast<float*>(to));
-      }
-      std::memset(Offset(to, p.k, kernel.x), 0, size_t(pitch - p.k) * SizeOf(kernel.x));
-    };
-    if (p.m * p.k <= kSerialConvert) {
-      for (int64_t i = 0; i < p.m; ++i) convert(i, 0);
-    } else {
-      pool.ParallelFor(p.m, convert);
-    }
-    x = copy;
-    xs = pitch;
+    CopyX(pool, p, a.x, kernel, panels, copy);
+    call.x = copy;
+    call.xs = CopyPitch(p, kernel);
   }
+  const size_t sums = SumBytes(p), mine = sums + PanelBytes(kernel);
+  FLUVIAL_ASSIGN_OR_RETURN(void* scratch, arena.Take(mine * size_t(pool.threads())));
 
-  const size_t panel = PanelBytes(kernel), tile = TileBytes(p, kernel);
-  FLUVIAL_ASSIGN_OR_RETURN(void* scratch, arena.Take((panel + 2 * tile) * size_t(pool.threads())));
-  const int64_t row_tasks = CeilDiv(p.m, kMaxRows);
-  pool.ParallelFor(row_tasks * CeilDiv(p.n, kernel.columns), [&](int64_t task, int worker) {
+  const Cut cut = panels ? CutForPanels(p, kernel, pool.threads()) : CutForStreaming(p, kernel, pool.threads());
+  const int64_t row_tasks = CeilDiv(p.m, cut.rows);
+  pool.ParallelFor(row_tasks * CeilDiv(p.n, cut.columns), [&](int64_t index, int worker) {
     // Consecutive tasks share rows of w, so that they leave memory once.
-    const int64_t i0 = task % row_tasks * kMaxRows, j0 = task / row_tasks * kernel.columns;
-    char* mine = static_cast<char*>(scratch) + (panel + 2 * tile) * size_t(worker);
-    const Scratch s = {mine, reinterpret_cast<float*>(mine + panel), reinterpret_cast<float*>(mine + panel + tile)};
-    RunTask(p, a, kernel, x, xs, i0, std::min(kMaxRows, p.m - i0), j0, std::min(kernel.columns, p.n - j0), s);
+    Task t{index % row_tasks * cut.rows, 0, index / row_tasks * cut.columns, 0};
+    t.m = std::min(cut.rows, p.m - t.i0);
+    t.n = std::min(cut.columns, p.n - t.j0);
+    char* room = static_cast<char*>(scratch) + mine * size_t(worker);
+    if (panels) {
+      call.Panels(t, reinterpret_cast<float*>(room), room + sums);
+    } else {
+      call.Stream(t, reinterpret_cast<float*>(room), cut.columns);
+    }
   });
   return Status::Ok();
 }

@@ -14,48 +14,158 @@
 namespace fluvial::ops::gemm {
 namespace {
 
+#include "ops/gemm/sum16-inl.h"
 #include "ops/gemm/transpose512-inl.h"
 
-constexpr int kVector = 16;  // outputs per register
-constexpr int kVectors = 3;  // per panel: 8 rows x 3 = 24 of 32 registers are sums
-constexpr int kLine = 32;    // bf16 values per cache line, 16 pairs
-constexpr int kColumns = kVector * kVectors;
+constexpr int64_t kStep = 32;   // bf16 values per register
+constexpr int64_t kLanes = 16;  // sums per register
 
-// Panel layout: [pair of k][column] pairs of bf16, 4 bytes each.
-void Pack(const void* w_void, int64_t ws, int64_t n, int64_t k, void* panel_void, const void* ahead_void) {
+inline __attribute__((always_inline)) __m512bh Load(const uint16_t* p) { return (__m512bh)_mm512_loadu_si512(p); }
+inline __attribute__((always_inline)) __m512bh Load(const uint16_t* p, __mmask32 mask) {
+  return (__m512bh)_mm512_maskz_loadu_epi16(mask, p);
+}
+
+// Lane sums of MR rows of x with NR rows of w, not yet added up: sums[i][j] is a register. Adding them up here, at the
+// end of each tile, would stall: the additions wait for one another while they fill the scheduler.
+template <int MR, int NR>
+__attribute__((noinline)) void Tile(const uint16_t* x, int64_t xs, const uint16_t* w, int64_t ws, int64_t k,
+                                    float* sums) {
+  __m512 acc[MR][NR];
+#pragma GCC unroll 6
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < NR; ++j) acc[i][j] = _mm512_setzero_ps();
+  }
+  auto step = [&](int64_t l, auto... mask) __attribute__((always_inline)) {
+    __m512bh wv[NR];
+#pragma GCC unroll 8
+    for (int j = 0; j < NR; ++j) wv[j] = Load(w + j * ws + l, mask...);
+#pragma GCC unroll 6
+    for (int i = 0; i < MR; ++i) {
+      const __m512bh xv = Load(x + i * xs + l, mask...);
+#pragma GCC unroll 8
+      for (int j = 0; j < NR; ++j) acc[i][j] = _mm512_dpbf16_ps(acc[i][j], xv, wv[j]);
+    }
+  };
+  int64_t l = 0;
+  for (; l + kStep <= k; l += kStep) step(l);
+  if (l < k) step(l, static_cast<__mmask32>((uint64_t{1} << (k - l)) - 1));
+#pragma GCC unroll 6
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < NR; ++j) _mm512_storeu_ps(sums + (i * kColumnGroup + j) * kLanes, acc[i][j]);
+  }
+}
+
+template <int MR>
+void Rows(const uint16_t* x, int64_t xs, const uint16_t* w, int64_t ws, int64_t n, int64_t k, float* c, int64_t ldc,
+          bool first) {
+  constexpr int NR = MR <= 3 ? 8 : 4;  // 24 of 32 registers are sums at most
+  alignas(64) float sums[MR * kColumnGroup * kLanes];
+  for (int64_t j = 0; j < n; j += kColumnGroup) {
+    const int64_t columns = n - j < kColumnGroup ? n - j : kColumnGroup;
+    int64_t q = 0;
+    for (; q + NR <= columns; q += NR) Tile<MR, NR>(x, xs, w + (j + q) * ws, ws, k, sums + q * kLanes);
+    for (; q < columns; ++q) Tile<MR, 1>(x, xs, w + (j + q) * ws, ws, k, sums + q * kLanes);
+    for (; q < kColumnGroup; ++q) {
+      for (int i = 0; i < MR; ++i) _mm512_store_ps(sums + (i * kColumnGroup + q) * kLanes, _mm512_setzero_ps());
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < MR; ++i) {
+      const __m512 sum = SumLanes16(sums + i * kColumnGroup * kLanes);
+      float* to = c + i * ldc + j;
+      _mm512_storeu_ps(to, first ? sum : _mm512_add_ps(_mm512_loadu_ps(to), sum));
+    }
+  }
+}
+
+void Block(const void* x_void, int64_t xs, const void* w_void, int64_t ws, int64_t m, int64_t n, int64_t k, float* c,
+           int64_t ldc, bool first) {
+  const uint16_t* x = static_cast<const uint16_t*>(x_void);
   const uint16_t* w = static_cast<const uint16_t*>(w_void);
-  const uint16_t* ahead = static_cast<const uint16_t*>(ahead_void);
+  int64_t i = 0;
+  for (; i + 6 <= m; i += 6) Rows<6>(x + i * xs, xs, w, ws, n, k, c + i * ldc, ldc, first);
+  x += i * xs;
+  c += i * ldc;
+  switch (m - i) {
+    case 5:
+      return Rows<5>(x, xs, w, ws, n, k, c, ldc, first);
+    case 4:
+      return Rows<4>(x, xs, w, ws, n, k, c, ldc, first);
+    case 3:
+      return Rows<3>(x, xs, w, ws, n, k, c, ldc, first);
+    case 2:
+      return Rows<2>(x, xs, w, ws, n, k, c, ldc, first);
+    case 1:
+      return Rows<1>(x, xs, w, ws, n, k, c, ldc, first);
+  }
+}
+
+// The second way (kernels.h: Kernel). Panel layout: [lane][i][column] pairs of bf16, pair i of a lane being pair
+// 16 i + lane of the block.
+constexpr int kVectors = 3;  // 8 rows x 3 = 24 of 32 registers are sums
+constexpr int kColumns = 16 * kVectors;
+
+// Lanes are stored in the order in which they are summed: the tree of SumLanes16 as a running sum with a stack, see
+// PanelTile. Bits reversed, so its own inverse.
+constexpr int kLaneOrder[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
+
+// Floats between the lanes of a panel. One line more than they hold: stores go to 16 lanes in turn, which would else
+// compete for few sets of L1.
+constexpr int64_t LaneStride(int64_t registers) { return registers * kColumns + 16; }
+
+int64_t Registers(int64_t k) { return (k + kStep - 1) / kStep; }
+
+__mmask32 MaskOf(int64_t left) {
+  return left >= kStep ? ~__mmask32{0} : static_cast<__mmask32>((uint64_t{1} << left) - 1);
+}
+
+void Pack(const void* w_void, int64_t ws, int64_t n, int64_t k, void* panel_void) {
+  const uint16_t* w = static_cast<const uint16_t*>(w_void);
   float* panel = static_cast<float*>(panel_void);
-  for (int64_t j = 0; j < n; j += kVector) {
-    const int rows = static_cast<int>(n - j < kVector ? n - j : kVector);
-    for (int64_t l = 0; l < k; l += kLine) {
-      const int64_t left = k - l;
-      const __mmask32 mask = left >= kLine ? ~__mmask32{0} : static_cast<__mmask32>((uint64_t{1} << left) - 1);
-      __m512 row[kVector];
-      if (rows == kVector && left >= kLine) {
+  const int64_t registers = Registers(k);
+  for (int64_t j = 0; j < n; j += 16) {
+    const int64_t rows = n - j < 16 ? n - j : 16;
+    for (int64_t i = 0; i < registers; ++i) {
+      const uint16_t* from = w + j * ws + i * kStep;
+      __m512 row[16];
+      if (rows == 16 && k - i * kStep >= kStep) {
 #pragma GCC unroll 16
-        for (int r = 0; r < kVector; ++r) row[r] = _mm512_loadu_ps(w + (j + r) * ws + l);
+        for (int r = 0; r < 16; ++r) row[r] = _mm512_loadu_ps(from + r * ws);
       } else {
+        const __mmask32 mask = MaskOf(k - i * kStep);
 #pragma GCC unroll 16
-        for (int r = 0; r < kVector; ++r) {
+        for (int r = 0; r < 16; ++r) {
           // Rows that are not there: an empty mask reads nothing.
-          row[r] =
-              _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(r < rows ? mask : 0, w + (j + (r < rows ? r : 0)) * ws + l));
+          row[r] = _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(r < rows ? mask : 0, r < rows ? from + r * ws : from));
         }
       }
-      if (ahead != nullptr) {
-        for (int r = 0; r < rows; ++r)
-          _mm_prefetch(reinterpret_cast<const char*>(ahead + (j + r) * ws + l), _MM_HINT_T0);
-      }
       Transpose16(row);
-      float* to = panel + l / 2 * kColumns + j;
-      const int pairs = static_cast<int>(left >= kLine ? kVector : (left + 1) / 2);
-      if (pairs == kVector) {
 #pragma GCC unroll 16
-        for (int p = 0; p < kVector; ++p) _mm512_storeu_ps(to + p * kColumns, row[p]);
-      } else {
-        for (int p = 0; p < pairs; ++p) _mm512_storeu_ps(to + p * kColumns, row[p]);
+      for (int lane = 0; lane < 16; ++lane) {
+        _mm512_storeu_ps(panel + kLaneOrder[lane] * LaneStride(registers) + i * kColumns + j, row[lane]);
       }
+    }
+  }
+}
+
+void Arrange(const void* x_void, DType, int64_t k, void* out_void) {
+  const uint16_t* x = static_cast<const uint16_t*>(x_void);
+  float* out = static_cast<float*>(out_void);
+  const int64_t registers = Registers(k);
+  for (int64_t i = 0; i < registers; i += 16) {
+    const int64_t count = registers - i < 16 ? registers - i : 16;
+    __m512 row[16];
+#pragma GCC unroll 16
+    for (int r = 0; r < 16; ++r) {
+      const int64_t at = (i + r) * kStep;
+      row[r] = _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(r < count ? MaskOf(k - at) : 0, r < count ? x + at : x));
+    }
+    Transpose16(row);
+    const __mmask16 mask = static_cast<__mmask16>((1u << count) - 1);
+#pragma GCC unroll 16
+    for (int lane = 0; lane < 16; ++lane) {
+      _mm512_mask_storeu_ps(out + kLaneOrder[lane] * registers + i, mask, row[lane]);
     }
   }
 }
@@ -67,68 +177,92 @@ inline __attribute__((always_inline)) __m512bh BroadcastPair(const uint16_t* x) 
 }
 
 template <int MR, int NV>
-__attribute__((noinline)) void Tile(const uint16_t* x, int64_t xs, const float* panel, int64_t pairs, float* block,
-                                    bool first_chunk, float* total, bool first_block) {
+__attribute__((noinline)) void PanelTile(const uint16_t* x, int64_t xs, const float* panel, int64_t registers,
+                                         float* total, bool first, const Ahead& ahead) {
+  alignas(64) float stack[4][MR][NV][16];
   __m512 acc[MR][NV];
-#pragma GCC unroll 8
-  for (int i = 0; i < MR; ++i) {
-#pragma GCC unroll 3
-    for (int v = 0; v < NV; ++v) {
-      acc[i][v] = first_chunk ? _mm512_setzero_ps() : _mm512_loadu_ps(block + i * kColumns + v * kVector);
-    }
-  }
-  for (int64_t p = 0; p < pairs; ++p) {
-    __m512bh w[NV];
-#pragma GCC unroll 3
-    for (int v = 0; v < NV; ++v) w[v] = (__m512bh)_mm512_loadu_ps(panel + p * kColumns + v * kVector);
+  Prefetcher prefetch(ahead, 16 * registers);
+  for (int n = 0; n < 16; ++n) {
+    const float* w = panel + n * LaneStride(registers);
+    const uint16_t* xl = x + n * registers * 2;
 #pragma GCC unroll 8
     for (int i = 0; i < MR; ++i) {
-      const __m512bh xv = BroadcastPair(x + i * xs + 2 * p);
 #pragma GCC unroll 3
-      for (int v = 0; v < NV; ++v) acc[i][v] = _mm512_dpbf16_ps(acc[i][v], xv, w[v]);
+      for (int v = 0; v < NV; ++v) acc[i][v] = _mm512_setzero_ps();
+    }
+    auto step = [&](int64_t p) __attribute__((always_inline)) {
+      __m512bh wv[NV];
+#pragma GCC unroll 3
+      for (int v = 0; v < NV; ++v) wv[v] = (__m512bh)_mm512_loadu_ps(w + p * kColumns + v * 16);
+#pragma GCC unroll 8
+      for (int i = 0; i < MR; ++i) {
+        const __m512bh xv = BroadcastPair(xl + i * xs + 2 * p);
+#pragma GCC unroll 3
+        for (int v = 0; v < NV; ++v) acc[i][v] = _mm512_dpbf16_ps(acc[i][v], xv, wv[v]);
+      }
+    };
+    if (ahead.rows > 0) {
+      for (int64_t p = 0; p < registers; ++p) {
+        prefetch.Next();
+        step(p);
+      }
+    } else {
+      for (int64_t p = 0; p < registers; ++p) step(p);
+    }
+    // Level l of the stack waits for its other half: lanes that differ in bit 3 meet first, then bits 2, 1, 0.
+    int level = 0;
+    for (int t = n + 1; t % 2 == 0; t /= 2, ++level) {
+#pragma GCC unroll 8
+      for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 3
+        for (int v = 0; v < NV; ++v) acc[i][v] = _mm512_add_ps(acc[i][v], _mm512_load_ps(stack[level][i][v]));
+      }
+    }
+    if (n == 15) break;
+#pragma GCC unroll 8
+    for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 3
+      for (int v = 0; v < NV; ++v) _mm512_store_ps(stack[level][i][v], acc[i][v]);
     }
   }
 #pragma GCC unroll 8
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 3
     for (int v = 0; v < NV; ++v) {
-      const int at = i * kColumns + v * kVector;
-      if (total == nullptr) {
-        _mm512_storeu_ps(block + at, acc[i][v]);
-      } else {
-        _mm512_storeu_ps(total + at, first_block ? acc[i][v] : _mm512_add_ps(_mm512_loadu_ps(total + at), acc[i][v]));
-      }
+      float* to = total + i * kColumns + v * 16;
+      _mm512_storeu_ps(to, first ? acc[i][v] : _mm512_add_ps(_mm512_loadu_ps(to), acc[i][v]));
     }
   }
 }
 
 template <int NV>
-void Rows(const uint16_t* x, int64_t xs, const float* panel, int64_t m, int64_t pairs, float* block, bool first_chunk,
-          float* total, bool first_block) {
+void PanelRows(const uint16_t* x, int64_t xs, const float* panel, int64_t m, int64_t registers, float* total,
+               bool first, const Ahead& ahead) {
   int64_t i = 0;
   auto run = [&](auto tile, int64_t rows) {
     for (; i + rows <= m; i += rows) {
-      tile(x + i * xs, xs, panel, pairs, block + i * kColumns, first_chunk,
-           total == nullptr ? nullptr : total + i * kColumns, first_block);
+      tile(x + i * xs, xs, panel, registers, total + i * kColumns, first,
+           i == 0 && ahead.rows > 0 ? ahead
+                                    : AheadOfX(x + (i + rows) * xs, xs * 2, m - i - rows, rows, registers * kStep * 2));
     }
   };
-  run(Tile<8, NV>, 8);
-  run(Tile<4, NV>, 4);
-  run(Tile<2, NV>, 2);
-  run(Tile<1, NV>, 1);
+  run(PanelTile<8, NV>, 8);
+  run(PanelTile<4, NV>, 4);
+  run(PanelTile<2, NV>, 2);
+  run(PanelTile<1, NV>, 1);
 }
 
-void Multiply(const void* x_void, int64_t xs, const void* panel_void, int64_t m, int64_t n, int64_t k, float* block,
-              bool first_chunk, float* total, bool first_block) {
+void Multiply(const void* x_void, int64_t xs, const void* panel_void, int64_t m, int64_t n, int64_t k, float* total,
+              bool first, const Ahead& ahead) {
   const uint16_t* x = static_cast<const uint16_t*>(x_void);
   const float* panel = static_cast<const float*>(panel_void);
-  const int64_t pairs = (k + 1) / 2;
-  if (n <= kVector) {
-    Rows<1>(x, xs, panel, m, pairs, block, first_chunk, total, first_block);
-  } else if (n <= 2 * kVector) {
-    Rows<2>(x, xs, panel, m, pairs, block, first_chunk, total, first_block);
+  const int64_t registers = Registers(k);
+  if (n <= 16) {
+    PanelRows<1>(x, xs, panel, m, registers, total, first, ahead);
+  } else if (n <= 32) {
+    PanelRows<2>(x, xs, panel, m, registers, total, first, ahead);
   } else {
-    Rows<3>(x, xs, panel, m, pairs, block, first_chunk, total, first_block);
+    PanelRows<3>(x, xs, panel, m, registers, total, first, ahead);
   }
 }
 
@@ -140,7 +274,7 @@ bool HaveBf16Kernel() {
   return have;
 }
 
-Kernel Bf16Kernel() { return {DType::kBF16, kColumns, kVector, 2, 2, Pack, Multiply}; }
+Kernel Bf16Kernel() { return {Block, DType::kBF16, 2048, 6, kColumns, kStep, Arrange, Pack, Multiply}; }
 
 }  // namespace fluvial::ops::gemm
 
@@ -148,7 +282,7 @@ Kernel Bf16Kernel() { return {DType::kBF16, kColumns, kVector, 2, 2, Pack, Multi
 
 namespace fluvial::ops::gemm {
 bool HaveBf16Kernel() { return false; }
-Kernel Bf16Kernel() { return {DType::kBF16, 48, 16, 2, 2, nullptr, nullptr}; }
+Kernel Bf16Kernel() { return {}; }
 }  // namespace fluvial::ops::gemm
 
 #endif

@@ -11,6 +11,9 @@
 
 #include <hwy/cache_control.h>
 
+#include <cstring>
+#include <type_traits>
+
 #include "ops/common/float_io-inl.h"
 #include "ops/gemm/kernels.h"
 
@@ -23,6 +26,7 @@ namespace fluvial::ops::gemm {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
+namespace common = fluvial::ops::HWY_NAMESPACE;
 using fluvial::ops::HWY_NAMESPACE::LoadF;
 using fluvial::ops::HWY_NAMESPACE::StoreF;
 using DF = hn::ScalableTag<float>;
@@ -30,228 +34,339 @@ using VF = hn::Vec<DF>;
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 #define FLUVIAL_GEMM_512 1
+#include "ops/gemm/sum16-inl.h"
 #include "ops/gemm/transpose512-inl.h"
 #else
 #define FLUVIAL_GEMM_512 0
 #endif
 
 constexpr int64_t kLanes = int64_t(hn::MaxLanes(DF()));
-constexpr int kVectors = 3;
-constexpr int64_t kColumns = kVectors * kLanes;
-// 32 registers of AVX-512 hold 8 x 3 sums, 16 registers 4 x 3.
-constexpr int kMaxRows = FLUVIAL_GEMM_512 ? 8 : 4;
+// 32 registers of AVX-512 hold 6 x 4 sums, 16 registers 3 x 4.
+constexpr int kMaxRows = FLUVIAL_GEMM_512 ? 6 : 3;
 
-// panel[l][j] = w[j][l] for a group of rows, one register wide; rows from `rows` on are zero.
-template <class TW>
-HWY_INLINE void PackVector(const TW* w, int64_t ws, int64_t rows, int64_t k, float* panel,
-                           [[maybe_unused]] const TW* ahead) {
-  const hn::CappedTag<float, 1> d1;
-  int64_t l = 0;
-#if FLUVIAL_GEMM_512
-  for (; l + 16 <= k; l += 16) {
-    __m512 row[16];
-#pragma GCC unroll 16
-    for (int r = 0; r < 16; ++r) row[r] = r < rows ? LoadF(DF(), w + r * ws + l).raw : _mm512_setzero_ps();
-    if (ahead != nullptr && l * int64_t(sizeof(TW)) % 64 == 0) {
-      for (int64_t r = 0; r < rows; ++r) hwy::Prefetch(ahead + r * ws + l);
-    }
-    Transpose16(row);
-#pragma GCC unroll 16
-    for (int p = 0; p < 16; ++p) _mm512_storeu_ps(panel + (l + p) * kColumns, row[p]);
+// Lane sums of MR rows of x with NR rows of w, not yet added up: sums[i][j] is a register. Adding them up here, at the
+// end of each tile, would stall: the additions wait for one another while they fill the scheduler.
+template <int MR, int NR, class TW>
+HWY_NOINLINE void Tile(const float* x, int64_t xs, const TW* w, int64_t ws, int64_t k, float* sums) {
+  const DF d;
+  VF acc[MR][NR];
+#pragma GCC unroll 6
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < NR; ++j) acc[i][j] = hn::Zero(d);
   }
-#elif HWY_TARGET != HWY_SCALAR
-  const hn::CappedTag<float, 4> d4;
-  {
-    // 4 x 4 pieces: interleave 4-byte, then 8-byte units.
-    const hn::RepartitionToWide<decltype(d4)> d2;
-    for (; l + 4 <= k; l += 4) {
-      for (int64_t r = 0; r < kLanes; r += 4) {
-        auto load = [&](int64_t q) HWY_ATTR { return q < rows ? LoadF(d4, w + q * ws + l) : hn::Zero(d4); };
-        const auto a = load(r), b = load(r + 1), c = load(r + 2), e = load(r + 3);
-        const auto ab = hn::BitCast(d2, hn::InterleaveLower(d4, a, b)),
-                   ce = hn::BitCast(d2, hn::InterleaveLower(d4, c, e));
-        const auto AB = hn::BitCast(d2, hn::InterleaveUpper(d4, a, b)),
-                   CE = hn::BitCast(d2, hn::InterleaveUpper(d4, c, e));
-        float* to = panel + l * kColumns + r;
-        hn::StoreU(hn::BitCast(d4, hn::InterleaveLower(d2, ab, ce)), d4, to);
-        hn::StoreU(hn::BitCast(d4, hn::InterleaveUpper(d2, ab, ce)), d4, to + kColumns);
-        hn::StoreU(hn::BitCast(d4, hn::InterleaveLower(d2, AB, CE)), d4, to + 2 * kColumns);
-        hn::StoreU(hn::BitCast(d4, hn::InterleaveUpper(d2, AB, CE)), d4, to + 3 * kColumns);
+  auto step = [&](const float* xp, int64_t xp_stride, const TW* wp, int64_t wp_stride) HWY_ATTR {
+    if constexpr (FLUVIAL_GEMM_512) {
+      VF wv[NR];
+#pragma GCC unroll 8
+      for (int j = 0; j < NR; ++j) wv[j] = LoadF(d, wp + j * wp_stride);
+#pragma GCC unroll 6
+      for (int i = 0; i < MR; ++i) {
+        const VF xv = hn::LoadU(d, xp + i * xp_stride);
+#pragma GCC unroll 8
+        for (int j = 0; j < NR; ++j) acc[i][j] = hn::MulAdd(xv, wv[j], acc[i][j]);
+      }
+    } else {
+      VF xv[MR];
+#pragma GCC unroll 6
+      for (int i = 0; i < MR; ++i) xv[i] = hn::LoadU(d, xp + i * xp_stride);
+#pragma GCC unroll 8
+      for (int j = 0; j < NR; ++j) {
+        const VF wv = LoadF(d, wp + j * wp_stride);
+#pragma GCC unroll 6
+        for (int i = 0; i < MR; ++i) acc[i][j] = hn::MulAdd(xv[i], wv, acc[i][j]);
       }
     }
+  };
+  int64_t l = 0;
+  for (; l + kLanes <= k; l += kLanes) step(x + l, xs, w + l, ws);
+  if (l < k) {
+    // Padded copies: reading past a row could leave the mapping, and 0 * NaN is NaN.
+    HWY_ALIGN float xt[MR * kLanes] = {};
+    HWY_ALIGN TW wt[NR * kLanes] = {};
+    for (int i = 0; i < MR; ++i) std::memcpy(xt + i * kLanes, x + i * xs + l, size_t(k - l) * sizeof(float));
+    for (int j = 0; j < NR; ++j) std::memcpy(wt + j * kLanes, w + j * ws + l, size_t(k - l) * sizeof(TW));
+    step(xt, kLanes, wt, kLanes);
+  }
+#pragma GCC unroll 6
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < NR; ++j) hn::StoreU(acc[i][j], d, sums + (i * kColumnGroup + j) * kLanes);
+  }
+}
+
+// c[0..columns) (+)= the sums of the lanes of `columns` registers.
+HWY_INLINE void AddLanes(const float* sums, [[maybe_unused]] int64_t columns, float* c, bool first) {
+  const DF d;
+#if FLUVIAL_GEMM_512
+  const VF sum{SumLanes16(sums)};
+  hn::StoreU(first ? sum : hn::Add(hn::LoadU(d, c), sum), d, c);
+#else
+  for (int64_t j = 0; j < columns; ++j) {
+    const float sum = hn::GetLane(hn::SumOfLanes(d, hn::LoadU(d, sums + j * kLanes)));
+    c[j] = first ? sum : c[j] + sum;
   }
 #endif
-  for (; l < k; ++l) {
-    for (int64_t r = 0; r < kLanes; ++r) {
-      panel[l * kColumns + r] = r < rows ? hn::GetLane(LoadF(d1, w + r * ws + l)) : 0.0f;
-    }
+}
+
+template <int MR, class TW>
+HWY_INLINE void Rows(const float* x, int64_t xs, const TW* w, int64_t ws, int64_t n, int64_t k, float* c, int64_t ldc,
+                     bool first) {
+  constexpr int NR = MR <= kMaxRows / 2 ? 8 : 4;
+  HWY_ALIGN float sums[MR * kColumnGroup * kLanes] = {};
+  for (int64_t j = 0; j < n; j += kColumnGroup) {
+    const int64_t columns = HWY_MIN(kColumnGroup, n - j);
+    int64_t q = 0;
+    for (; q + NR <= columns; q += NR) Tile<MR, NR>(x, xs, w + (j + q) * ws, ws, k, sums + q * kLanes);
+    for (; q < columns; ++q) Tile<MR, 1>(x, xs, w + (j + q) * ws, ws, k, sums + q * kLanes);
+    for (int i = 0; i < MR; ++i) AddLanes(sums + i * kColumnGroup * kLanes, columns, c + i * ldc + j, first);
   }
 }
 
 template <class TW>
-void Pack(const void* w_void, int64_t ws, int64_t n, int64_t k, void* panel, const void* ahead_void) {
+void Block(const void* x_void, int64_t xs, const void* w_void, int64_t ws, int64_t m, int64_t n, int64_t k, float* c,
+           int64_t ldc, bool first) {
+  const float* x = static_cast<const float*>(x_void);
   const TW* w = static_cast<const TW*>(w_void);
-  const TW* ahead = static_cast<const TW*>(ahead_void);
-  for (int64_t j = 0; j < n; j += kLanes) {
-    float* to = static_cast<float*>(panel) + j;
-    const TW* next = ahead == nullptr ? nullptr : ahead + j * ws;
-    // The full width has its own instance, in which every row is known to be there.
-    if (n - j >= kLanes) {
-      PackVector(w + j * ws, ws, kLanes, k, to, next);
-    } else {
-      PackVector(w + j * ws, ws, n - j, k, to, next);
-    }
+  int64_t i = 0;
+  for (; i + kMaxRows <= m; i += kMaxRows) Rows<kMaxRows>(x + i * xs, xs, w, ws, n, k, c + i * ldc, ldc, first);
+  x += i * xs;
+  c += i * ldc;
+  switch (m - i) {
+    case 1:
+      return Rows<1>(x, xs, w, ws, n, k, c, ldc, first);
+    case 2:
+      return Rows<2>(x, xs, w, ws, n, k, c, ldc, first);
+#if FLUVIAL_GEMM_512
+    case 3:
+      return Rows<3>(x, xs, w, ws, n, k, c, ldc, first);
+    case 4:
+      return Rows<4>(x, xs, w, ws, n, k, c, ldc, first);
+    case 5:
+      return Rows<5>(x, xs, w, ws, n, k, c, ldc, first);
+#endif
   }
 }
 
-template <int MR, int NV>
-HWY_NOINLINE void Tile(const float* x, int64_t xs, const float* panel, int64_t k, float* block, bool first_chunk,
-                       float* total, bool first_block) {
+#if FLUVIAL_GEMM_512
+// The second way (kernels.h: Kernel). Panel layout: [lane][i][column], element i of a lane being k = 16 i + lane.
+constexpr int kVectors = 3;  // 8 rows x 3 = 24 of 32 registers are sums
+constexpr int64_t kColumns = 16 * kVectors;
+constexpr int64_t kBlock = 1024;
+
+// Lanes are stored in the order in which they are summed: the tree of SumLanes16 as a running sum with a stack, see
+// PanelTile. Bits reversed, so its own inverse.
+constexpr int kLaneOrder[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
+
+// Floats between the lanes of a panel. One line more than they hold: stores go to 16 lanes in turn, which would else
+// compete for few sets of L1.
+constexpr int64_t LaneStride(int64_t registers) { return registers * kColumns + 16; }
+
+template <class TW>
+void Pack(const void* w_void, int64_t ws, int64_t n, int64_t k, void* panel_void) {
   const DF d;
-  VF acc[MR][NV];
-#pragma GCC unroll 8
-  for (int i = 0; i < MR; ++i) {
-#pragma GCC unroll 3
-    for (int v = 0; v < NV; ++v) {
-      acc[i][v] = first_chunk ? hn::Zero(d) : hn::LoadU(d, block + i * kColumns + v * kLanes);
-    }
-  }
-  for (int64_t l = 0; l < k; ++l) {
-    VF w[NV];
-#pragma GCC unroll 3
-    for (int v = 0; v < NV; ++v) w[v] = hn::LoadU(d, panel + l * kColumns + v * kLanes);
-#pragma GCC unroll 8
-    for (int i = 0; i < MR; ++i) {
-      const VF xv = hn::Set(d, x[i * xs + l]);
-#pragma GCC unroll 3
-      for (int v = 0; v < NV; ++v) acc[i][v] = hn::MulAdd(xv, w[v], acc[i][v]);
-    }
-  }
-#pragma GCC unroll 8
-  for (int i = 0; i < MR; ++i) {
-#pragma GCC unroll 3
-    for (int v = 0; v < NV; ++v) {
-      const int64_t at = i * kColumns + v * kLanes;
-      if (total == nullptr) {
-        hn::StoreU(acc[i][v], d, block + at);
+  const TW* w = static_cast<const TW*>(w_void);
+  float* panel = static_cast<float*>(panel_void);
+  const int64_t registers = (k + 15) / 16;
+  for (int64_t j = 0; j < n; j += 16) {
+    const int64_t rows = HWY_MIN(int64_t{16}, n - j);
+    for (int64_t i = 0; i < registers; ++i) {
+      const TW* from = w + j * ws + i * 16;
+      const int64_t left = k - i * 16;
+      __m512 row[16];
+      if (rows == 16 && left >= 16) {
+#pragma GCC unroll 16
+        for (int r = 0; r < 16; ++r) row[r] = LoadF(d, from + r * ws).raw;
       } else {
-        hn::StoreU(first_block ? acc[i][v] : hn::Add(hn::LoadU(d, total + at), acc[i][v]), d, total + at);
+        for (int r = 0; r < 16; ++r) {
+          HWY_ALIGN TW padded[16] = {};
+          if (r < rows) std::memcpy(padded, from + r * ws, size_t(HWY_MIN(left, int64_t{16})) * sizeof(TW));
+          row[r] = LoadF(d, padded).raw;
+        }
+      }
+      Transpose16(row);
+#pragma GCC unroll 16
+      for (int lane = 0; lane < 16; ++lane) {
+        _mm512_storeu_ps(panel + kLaneOrder[lane] * LaneStride(registers) + i * kColumns + j, row[lane]);
       }
     }
   }
 }
 
+void Arrange(const void* x, DType dtype, int64_t k, void* out_void) {
+  float* out = static_cast<float*>(out_void);
+  // Zeros behind k: whole groups of 16 registers are transposed.
+  HWY_ALIGN float in[kBlock] = {};
+  common::LoadRow(x, dtype, k, in);
+  const int64_t registers = (k + 15) / 16;
+  for (int64_t i = 0; i < registers; i += 16) {
+    __m512 row[16];
+#pragma GCC unroll 16
+    for (int r = 0; r < 16; ++r) row[r] = _mm512_load_ps(in + (i + r) % (kBlock / 16) * 16);
+    Transpose16(row);
+    const int64_t count = HWY_MIN(int64_t{16}, registers - i);
+    const __mmask16 mask = static_cast<__mmask16>((1u << count) - 1);
+#pragma GCC unroll 16
+    for (int lane = 0; lane < 16; ++lane) {
+      _mm512_mask_storeu_ps(out + kLaneOrder[lane] * registers + i, mask, row[lane]);
+    }
+  }
+}
+
 template <int MR, int NV>
-HWY_INLINE int64_t Tiles(const float* x, int64_t xs, const float* panel, int64_t i, int64_t m, int64_t k, float* block,
-                         bool first_chunk, float* total, bool first_block) {
+HWY_NOINLINE void PanelTile(const float* x, int64_t xs, const float* panel, int64_t registers, float* total, bool first,
+                            const Ahead& ahead) {
+  const DF d;
+  HWY_ALIGN float stack[4][MR][NV][16];
+  VF acc[MR][NV];
+  Prefetcher prefetch(ahead, 16 * registers);
+  for (int n = 0; n < 16; ++n) {
+    const float* w = panel + n * LaneStride(registers);
+    const float* xl = x + n * registers;
+#pragma GCC unroll 8
+    for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 3
+      for (int v = 0; v < NV; ++v) acc[i][v] = hn::Zero(d);
+    }
+    auto step = [&](int64_t p) HWY_ATTR {
+      VF wv[NV];
+#pragma GCC unroll 3
+      for (int v = 0; v < NV; ++v) wv[v] = hn::LoadU(d, w + p * kColumns + v * 16);
+#pragma GCC unroll 8
+      for (int i = 0; i < MR; ++i) {
+        const VF xv = hn::Set(d, xl[i * xs + p]);
+#pragma GCC unroll 3
+        for (int v = 0; v < NV; ++v) acc[i][v] = hn::MulAdd(xv, wv[v], acc[i][v]);
+      }
+    };
+    if (ahead.rows > 0) {
+      for (int64_t p = 0; p < registers; ++p) {
+        prefetch.Next();
+        step(p);
+      }
+    } else {
+      for (int64_t p = 0; p < registers; ++p) step(p);
+    }
+    // Level l of the stack waits for its other half: lanes that differ in bit 3 meet first, then bits 2, 1, 0.
+    int level = 0;
+    for (int t = n + 1; t % 2 == 0; t /= 2, ++level) {
+#pragma GCC unroll 8
+      for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 3
+        for (int v = 0; v < NV; ++v) acc[i][v] = hn::Add(acc[i][v], hn::Load(d, stack[level][i][v]));
+      }
+    }
+    if (n == 15) break;
+#pragma GCC unroll 8
+    for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 3
+      for (int v = 0; v < NV; ++v) hn::Store(acc[i][v], d, stack[level][i][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 3
+    for (int v = 0; v < NV; ++v) {
+      float* to = total + i * kColumns + v * 16;
+      hn::StoreU(first ? acc[i][v] : hn::Add(hn::LoadU(d, to), acc[i][v]), d, to);
+    }
+  }
+}
+
+template <int MR, int NV>
+HWY_INLINE int64_t PanelTiles(const float* x, int64_t xs, const float* panel, int64_t i, int64_t m, int64_t registers,
+                              float* total, bool first, const Ahead& ahead) {
   for (; i + MR <= m; i += MR) {
-    Tile<MR, NV>(x + i * xs, xs, panel, k, block + i * kColumns, first_chunk,
-                 total == nullptr ? nullptr : total + i * kColumns, first_block);
+    PanelTile<MR, NV>(
+        x + i * xs, xs, panel, registers, total + i * kColumns, first,
+        i == 0 && ahead.rows > 0 ? ahead : AheadOfX(x + (i + MR) * xs, xs * 4, m - i - MR, MR, registers * 16 * 4));
   }
   return i;
 }
 
 template <int NV>
-void Rows(const float* x, int64_t xs, const float* panel, int64_t m, int64_t k, float* block, bool first_chunk,
-          float* total, bool first_block) {
-  int64_t i = 0;
-  if constexpr (kMaxRows == 8) i = Tiles<8, NV>(x, xs, panel, i, m, k, block, first_chunk, total, first_block);
-  i = Tiles<4, NV>(x, xs, panel, i, m, k, block, first_chunk, total, first_block);
-  i = Tiles<2, NV>(x, xs, panel, i, m, k, block, first_chunk, total, first_block);
-  Tiles<1, NV>(x, xs, panel, i, m, k, block, first_chunk, total, first_block);
+void PanelRows(const float* x, int64_t xs, const float* panel, int64_t m, int64_t registers, float* total, bool first,
+               const Ahead& ahead) {
+  int64_t i = PanelTiles<8, NV>(x, xs, panel, 0, m, registers, total, first, ahead);
+  i = PanelTiles<4, NV>(x, xs, panel, i, m, registers, total, first, ahead);
+  i = PanelTiles<2, NV>(x, xs, panel, i, m, registers, total, first, ahead);
+  PanelTiles<1, NV>(x, xs, panel, i, m, registers, total, first, ahead);
 }
 
-void Multiply(const void* x_void, int64_t xs, const void* panel_void, int64_t m, int64_t n, int64_t k, float* block,
-              bool first_chunk, float* total, bool first_block) {
+void Multiply(const void* x_void, int64_t xs, const void* panel_void, int64_t m, int64_t n, int64_t k, float* total,
+              bool first, const Ahead& ahead) {
   const float* x = static_cast<const float*>(x_void);
   const float* panel = static_cast<const float*>(panel_void);
-  if (n <= kLanes) {
-    Rows<1>(x, xs, panel, m, k, block, first_chunk, total, first_block);
-  } else if (n <= 2 * kLanes) {
-    Rows<2>(x, xs, panel, m, k, block, first_chunk, total, first_block);
+  const int64_t registers = (k + 15) / 16;
+  if (n <= 16) {
+    PanelRows<1>(x, xs, panel, m, registers, total, first, ahead);
+  } else if (n <= 32) {
+    PanelRows<2>(x, xs, panel, m, registers, total, first, ahead);
   } else {
-    Rows<3>(x, xs, panel, m, k, block, first_chunk, total, first_block);
+    PanelRows<3>(x, xs, panel, m, registers, total, first, ahead);
   }
 }
 
-Kernel GetKernel(DType w) {
-  Kernel kernel;
-  kernel.x = DType::kF32;
+template <class TW>
+void AddPanels(Kernel& kernel) {
   kernel.columns = kColumns;
-  kernel.vector = kLanes;
-  kernel.pair = 1;
-  kernel.panel_bytes = 4;
+  kernel.step = 16;
+  kernel.arrange = Arrange;
+  kernel.pack = Pack<TW>;
   kernel.multiply = Multiply;
-  switch (w) {
-    case DType::kBF16:
-      kernel.pack = Pack<BFloat16>;
-      break;
-    case DType::kF16:
-      kernel.pack = Pack<Float16>;
-      break;
-    default:
-      kernel.pack = Pack<float>;
-  }
+}
+#else
+template <class TW>
+void AddPanels(Kernel&) {}
+#endif
+
+template <class TW>
+Kernel MakeKernel() {
+  Kernel kernel;
+  kernel.block = Block<TW>;
+  kernel.k_block = 1024;
+  kernel.tile_rows = kMaxRows;
+  AddPanels<TW>(kernel);
   return kernel;
 }
 
-template <class T>
-void ToFloats(const T* x, int64_t k, float* out) {
-  const DF d;
-  const hn::CappedTag<float, 1> d1;
-  const int64_t L = int64_t(hn::Lanes(d));
-  int64_t l = 0;
-  for (; l + L <= k; l += L) hn::StoreU(LoadF(d, x + l), d, out + l);
-  for (; l < k; ++l) hn::StoreU(LoadF(d1, x + l), d1, out + l);
-}
-
-void ToFloat(const void* x, DType dtype, int64_t k, float* out) {
-  switch (dtype) {
+Kernel GetKernel(DType w) {
+  switch (w) {
     case DType::kBF16:
-      return ToFloats(static_cast<const BFloat16*>(x), k, out);
+      return MakeKernel<BFloat16>();
     case DType::kF16:
-      return ToFloats(static_cast<const Float16*>(x), k, out);
+      return MakeKernel<Float16>();
     default:
-      return ToFloats(static_cast<const float*>(x), k, out);
+      return MakeKernel<float>();
   }
 }
+
+void ToFloat(const void* x, DType dtype, int64_t k, float* out) { common::LoadRow(x, dtype, k, out); }
 
 template <class TB, class TY>
-void FinishTyped(const float* c, const TB* bias, int64_t n, TY* y) {
+void FinishTyped(const float* c, int64_t ldc, const TB* bias, int64_t m, int64_t n, TY* y, int64_t ys) {
   const DF d;
   const hn::CappedTag<float, 1> d1;
-  const int64_t L = int64_t(hn::Lanes(d));
-  int64_t j = 0;
-  if (bias == nullptr) {
-    for (; j + L <= n; j += L) StoreF(hn::LoadU(d, c + j), d, y + j);
-    for (; j < n; ++j) StoreF(hn::LoadU(d1, c + j), d1, y + j);
-  } else {
-    for (; j + L <= n; j += L) StoreF(hn::Add(hn::LoadU(d, c + j), LoadF(d, bias + j)), d, y + j);
-    for (; j < n; ++j) StoreF(hn::Add(hn::LoadU(d1, c + j), LoadF(d1, bias + j)), d1, y + j);
+  for (int64_t i = 0; i < m; ++i, c += ldc, y += ys) {
+    int64_t j = 0;
+    if (bias == nullptr) {
+      for (; j + kLanes <= n; j += kLanes) StoreF(hn::LoadU(d, c + j), d, y + j);
+      for (; j < n; ++j) StoreF(hn::LoadU(d1, c + j), d1, y + j);
+    } else {
+      for (; j + kLanes <= n; j += kLanes) StoreF(hn::Add(hn::LoadU(d, c + j), LoadF(d, bias + j)), d, y + j);
+      for (; j < n; ++j) StoreF(hn::Add(hn::LoadU(d1, c + j), LoadF(d1, bias + j)), d1, y + j);
+    }
   }
 }
 
-template <class TY>
-void FinishTo(const float* c, const void* bias, DType bias_dtype, int64_t n, TY* y) {
-  switch (bias_dtype) {
-    case DType::kBF16:
-      return FinishTyped(c, static_cast<const BFloat16*>(bias), n, y);
-    case DType::kF16:
-      return FinishTyped(c, static_cast<const Float16*>(bias), n, y);
-    default:
-      return FinishTyped(c, static_cast<const float*>(bias), n, y);
-  }
-}
-
-void Finish(const float* c, const void* bias, DType bias_dtype, int64_t n, void* y, DType y_dtype) {
-  switch (y_dtype) {
-    case DType::kBF16:
-      return FinishTo(c, bias, bias_dtype, n, static_cast<BFloat16*>(y));
-    case DType::kF16:
-      return FinishTo(c, bias, bias_dtype, n, static_cast<Float16*>(y));
-    default:
-      return FinishTo(c, bias, bias_dtype, n, static_cast<float*>(y));
-  }
+void Finish(const float* c, int64_t ldc, const void* bias, DType bias_dtype, int64_t m, int64_t n, void* y, int64_t ys,
+            DType y_dtype) {
+  common::WithFloatType(y_dtype, [&](auto* ty) HWY_ATTR {
+    common::WithFloatType(bias_dtype, [&](auto* tb) HWY_ATTR {
+      using TB = std::remove_pointer_t<decltype(tb)>;
+      FinishTyped(c, ldc, static_cast<const TB*>(bias), m, n, static_cast<decltype(ty)>(y), ys);
+    });
+  });
 }
 
 const char* TargetName() { return hwy::TargetName(HWY_TARGET); }
@@ -275,8 +390,9 @@ std::string_view SimdTargetName() { return HWY_DYNAMIC_DISPATCH(TargetName)(); }
 
 void ToFloatRow(const void* x, DType dtype, int64_t k, float* out) { HWY_DYNAMIC_DISPATCH(ToFloat)(x, dtype, k, out); }
 
-void FinishRow(const float* c, const void* bias, DType bias_dtype, int64_t n, void* y, DType y_dtype) {
-  HWY_DYNAMIC_DISPATCH(Finish)(c, bias, bias_dtype, n, y, y_dtype);
+void FinishTile(const float* c, int64_t ldc, const void* bias, DType bias_dtype, int64_t m, int64_t n, void* y,
+                int64_t ys, DType y_dtype) {
+  HWY_DYNAMIC_DISPATCH(Finish)(c, ldc, bias, bias_dtype, m, n, y, ys, y_dtype);
 }
 
 }  // namespace fluvial::ops::gemm

@@ -12,19 +12,31 @@ struct Linear::State {
   struct HashOf {
     size_t operator()(const Problem& p) const { return p.Hash(); }
   };
+  struct Choice {
+    const GemmBackend* backend = nullptr;
+    size_t workspace = 0;
+  };
   DeviceInfo device;
   std::string preference;
-  std::unordered_map<Problem, const GemmBackend*, HashOf> chosen;
+  std::unordered_map<Problem, Choice, HashOf> chosen;
 
-  // Row counts vary without end in a server; the choice is cheap to make again.
+  // Row counts vary without end in a server; a choice is cheap to make again.
   static constexpr size_t kMaxRemembered = 4096;
 
-  Result<const GemmBackend*> Find(const Problem& p) {
+  Result<Choice> Find(const Problem& p) {
     if (const auto it = chosen.find(p); it != chosen.end()) return it->second;
     FLUVIAL_ASSIGN_OR_RETURN(auto selection, Choose(p, device, preference));
+    Choice choice = {selection.backend, 0};
+    // Smaller problems may choose another backend, so every one that could be chosen counts.
+    const bool automatic = preference.empty() || preference == "auto";
+    for (const GemmBackend& b : Backends()) {
+      if ((automatic || b.name == preference) && b.check(p, device).ok()) {
+        choice.workspace = std::max(choice.workspace, b.workspace_bytes(p, device));
+      }
+    }
     if (chosen.size() >= kMaxRemembered) chosen.clear();
-    chosen.emplace(p, selection.backend);
-    return selection.backend;
+    chosen.emplace(p, choice);
+    return choice;
   }
 };
 
@@ -36,26 +48,18 @@ Linear& Linear::operator=(Linear&&) noexcept = default;
 
 Status Linear::Run(Stream& stream, const Args& args, Workspace workspace) {
   const Problem p = ProblemOf(args);
-  FLUVIAL_ASSIGN_OR_RETURN(const GemmBackend* backend, state_->Find(p));
-  return backend->run(stream, p, args, workspace);
+  FLUVIAL_ASSIGN_OR_RETURN(const State::Choice choice, state_->Find(p));
+  return choice.backend->run(stream, p, args, workspace);
 }
 
 Result<size_t> Linear::WorkspaceBytes(const Problem& problem) {
-  FLUVIAL_RETURN_IF_ERROR(state_->Find(problem).status());
-  // Smaller problems may choose another backend, so every one that could be chosen counts.
-  const bool automatic = state_->preference.empty() || state_->preference == "auto";
-  size_t bytes = 0;
-  for (const GemmBackend& b : Backends()) {
-    if ((automatic || b.name == state_->preference) && b.check(problem, state_->device).ok()) {
-      bytes = std::max(bytes, b.workspace_bytes(problem, state_->device));
-    }
-  }
-  return bytes;
+  FLUVIAL_ASSIGN_OR_RETURN(const State::Choice choice, state_->Find(problem));
+  return choice.workspace;
 }
 
 Result<std::string_view> Linear::BackendName(const Problem& problem) {
-  FLUVIAL_ASSIGN_OR_RETURN(const GemmBackend* backend, state_->Find(problem));
-  return backend->name;
+  FLUVIAL_ASSIGN_OR_RETURN(const State::Choice choice, state_->Find(problem));
+  return choice.backend->name;
 }
 
 }  // namespace fluvial::ops::gemm

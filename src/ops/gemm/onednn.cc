@@ -9,6 +9,7 @@
 #include <dnnl.hpp>
 
 #include <atomic>
+#include <exception>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -121,31 +122,33 @@ Cache& Primitives() {
   return cache;
 }
 
-// Answers of the probe, which costs as much as making a primitive.
+// Answers of the probe by types.
 struct Probed {
   std::mutex mutex;
   std::unordered_map<Key, std::string, HashOf> reasons;
 };
 
-// Empty, or why oneDNN cannot take the problem.
-std::string Probe(const Problem& p) {
+// Empty, or why oneDNN cannot take these types on this CPU. Asked once per combination with a small shape: making a
+// primitive for every number of rows that a server meets would cost more than the products.
+std::string Probe(const Problem& real) {
   static Probed probed;
-  Key key{p, p.k, p.k, p.n, 0};
+  Problem p = real;
+  p.m = 16, p.n = 64, p.k = 64;
+  const Key key{p, p.k, p.k, p.n, 0};
   std::lock_guard lock(probed.mutex);
   if (const auto it = probed.reasons.find(key); it != probed.reasons.end()) return it->second;
+  const std::string types = "x=" + std::string(Name(p.x)) + " w=" + std::string(Name(p.w)) +
+                            " y=" + std::string(Name(p.y)) + (p.has_bias ? " bias=" + std::string(Name(p.bias)) : "");
   std::string reason;
   try {
     const auto pd = MakeDescriptor(key, p.packed ? AnyWeights(p) : PlainWeights(p, p.k));
     const std::string name = pd.impl_info_str();
     if (name.rfind("ref", 0) == 0) {
-      reason = "oneDNN has only its reference loop (" + name + ") for x=" + std::string(Name(p.x)) +
-               " w=" + std::string(Name(p.w)) + " y=" + std::string(Name(p.y)) + " on this CPU";
+      reason = "oneDNN has only its reference loop (" + name + ") for " + types + " on this CPU";
     }
-  } catch (const dnnl::error& e) {
-    reason = "oneDNN cannot create a matmul for x=" + std::string(Name(p.x)) + " w=" + std::string(Name(p.w)) +
-             " y=" + std::string(Name(p.y)) + " on this CPU: " + e.what();
+  } catch (const std::exception& e) {
+    reason = "oneDNN cannot create a matmul for " + types + " on this CPU: " + e.what();
   }
-  if (probed.reasons.size() >= 4096) probed.reasons.clear();
   probed.reasons.emplace(key, reason);
   return reason;
 }

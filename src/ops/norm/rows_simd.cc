@@ -80,16 +80,23 @@ HWY_INLINE Statistics Measure(Form form, float eps, const void* x, DType dtype, 
 template <class T>
 HWY_INLINE void Normalise(const Args& a, const Row& row, const Statistics& s, int64_t n) {
   const DF d;
-  HWY_ALIGN float x[kPiece] = {};
-  HWY_ALIGN float w[kPiece] = {};
-  HWY_ALIGN float b[kPiece] = {};
+  // Not cleared as a whole: a head of 128 elements would spend its time on that.
+  HWY_ALIGN float x[kPiece];
+  HWY_ALIGN float w[kPiece];
+  HWY_ALIGN float b[kPiece];
   const VF rstd = hn::Set(d, s.rstd), mean = hn::Set(d, s.mean), one = hn::Set(d, 1.0f);
   const bool has_weight = a.weight.defined();
-  // LayerNorm without a weight multiplies by one.
+  const bool has_second = row.gate != nullptr || a.bias.defined();
+  // LayerNorm without a weight multiplies by one, without a bias adds zero.
   if (!has_weight) std::fill(w, w + kPiece, 1.0f);
+  if (!has_second) std::fill(b, b + HWY_MIN(n, kPiece), 0.0f);
   const DType in = a.x.dtype;
+  const int64_t L = int64_t(hn::Lanes(d));
   for (int64_t i = 0; i < n; i += kPiece) {
     const int64_t m = std::min(kPiece, n - i);
+    if (const int64_t whole = m / L * L; whole < m) {
+      for (float* p : {x, w, b}) hn::Store(p == w && !has_weight ? one : hn::Zero(d), d, p + whole);
+    }
     common::LoadRow(At(row.x, in, i), in, m, x);
     if (has_weight) common::LoadRow(At(a.weight.data, a.weight.dtype, i), a.weight.dtype, m, w);
     if (row.gate != nullptr) common::LoadRow(At(row.gate, a.gate.dtype, i), a.gate.dtype, m, b);

@@ -238,9 +238,12 @@ size_t CpuWorkspace(const Problem& p, const DeviceInfo& device) {
 }
 
 double CpuCost(const Problem& p, const DeviceInfo& device) {
-  // Measured on one Zen 5 core: see README.md.
+  // Measured on one Zen 5 core (README.md): 160 GFLOP/s where there are many rows, 10 GB/s of cache where there are
+  // few.
   const double flops = 2.0 * static_cast<double>(p.pairs) * p.hq * (p.d_qk + p.d_v);
-  return 2.0 + flops / (60e3 * std::max(1, device.multiprocessors));
+  const double keys = static_cast<double>(p.pairs) / static_cast<double>(std::max<int64_t>(p.max_length, 1));
+  const double bytes = keys * p.hkv * (p.d_qk + p.d_v) * static_cast<double>(SizeOf(p.kv));
+  return 2.0 + std::max(flops / 160e3, bytes / 10e3) / std::max(1, device.multiprocessors);
 }
 
 Status CpuRun(Stream& stream, const Problem& p, const Args& a, Workspace workspace) {

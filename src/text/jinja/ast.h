@@ -91,7 +91,7 @@ enum class StmtKind : uint8_t {
   kMacro,      // macro
   kCallBlock,  // expr (the call), macro (the caller block)
   kFilter,     // expr, body
-  kWith,       // branches: nothing; targets and values in macro params
+  kWith,       // bindings, body
   kScope,      // body: `generation`
   kBreak,
   kContinue,
@@ -106,6 +106,7 @@ struct MacroSpec {
   std::vector<std::pair<int, std::string>> params;
   std::vector<ExprPtr> defaults;  ///< one per param, null: none
   Block body;
+  std::vector<int> hidden;                              ///< names to start undefined (symbols.cc)
   int caller_id = -1, kwargs_id = -1, varargs_id = -1;  ///< set when the body reads the special name
 };
 
@@ -119,14 +120,19 @@ struct Stmt {
   std::vector<std::pair<ExprPtr, ExprPtr>> bindings;  ///< with: target, value
   std::unique_ptr<MacroSpec> macro;
   bool recursive = false;
-  int loop_id = -1;  ///< for: id of the name `loop`
+  std::vector<int> hidden, hidden_orelse;  ///< names that body and orelse start undefined (symbols.cc)
+  int loop_id = -1;                        ///< for: id of the name `loop`
 };
 
 struct Program {
   std::string source;
   Block body;
   std::vector<std::string> names;  ///< name ids
+  std::vector<int> hidden;         ///< names to start undefined
 };
+
+/// Fills the `hidden` lists.
+void AnalyzeSymbols(Program* program);
 
 /// Parses template text; throws JinjaError with its position set.
 Program Parse(std::string_view text);

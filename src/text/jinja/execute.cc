@@ -32,14 +32,15 @@ std::string Interpreter::Run(const DictObject& variables) {
     auto globals = std::make_shared<Scope>();
     for (size_t id = 0; id < program_.names.size(); ++id) {
       const std::string& name = program_.names[id];
-      if (const Value* given = variables.Find(name)) {
-        globals->Set(static_cast<int>(id), *given);
-      } else if (std::optional<Value> builtin = GlobalValue(*this, name)) {
-        globals->Set(static_cast<int>(id), *builtin);
-      }
+      std::optional<Value> builtin;
+      const Value* value = variables.Find(name);
+      if (value == nullptr) builtin = GlobalValue(*this, name);
+      if (value == nullptr && builtin) value = &*builtin;
+      if (value != nullptr) globals->variables.emplace_back(static_cast<int>(id), *value);
+      given_.push_back(value != nullptr);
     }
-    scope_ = std::make_shared<Scope>();
-    scope_->parent = std::move(globals);
+    scope_ = std::move(globals);
+    scope_ = Inner(program_.hidden);
     ExecBlock(program_.body);
   } catch (JinjaError& error) {
     if (error.line != 0) throw;
@@ -54,10 +55,18 @@ Value Interpreter::NewNamespace() {
   return Made(Value::Of(Type::kNamespace, std::move(object)));
 }
 
-ScopePtr Interpreter::Inner() const {
+ScopePtr Interpreter::Inner(const std::vector<int>& hidden) const {
   auto scope = std::make_shared<Scope>();
   scope->parent = scope_;
+  Hide(scope.get(), hidden);
   return scope;
+}
+
+void Interpreter::Hide(Scope* scope, const std::vector<int>& hidden) const {
+  for (int id : hidden) {
+    auto index = static_cast<size_t>(id);
+    if (given_[index]) scope->Set(id, Value::Undefined("'" + program_.names[index] + "' is undefined"));
+  }
 }
 
 void Interpreter::Write(std::string_view text) {
@@ -119,7 +128,7 @@ Interpreter::Flow Interpreter::Exec(const Stmt& stmt) {
     case StmtKind::kWith:
       return ExecWith(stmt);
     case StmtKind::kScope: {
-      ScopeGuard guard(this, Inner());
+      ScopeGuard guard(this, Inner(stmt.hidden));
       return ExecBlock(stmt.body);
     }
     case StmtKind::kBreak:
@@ -168,7 +177,7 @@ void Interpreter::RunLoop(const Stmt& stmt, const Value& iterable, int depth0) {
       while (next(&item)) {
         Charge(1);
         ScopeGuard outer(this, scope);
-        ScopeGuard inner(this, Inner());
+        ScopeGuard inner(this, Inner({}));
         Assign(*stmt.target, item);
         if (!Truth(Eval(*stmt.test))) continue;
         *out = stmt.target->kind == ExprKind::kTuple ? Eval(*stmt.target) : item;
@@ -189,7 +198,7 @@ void Interpreter::RunLoop(const Stmt& stmt, const Value& iterable, int depth0) {
   Value item;
   while (loop->Next(&item)) {
     Charge(1);
-    ScopeGuard guard(this, Inner());
+    ScopeGuard guard(this, Inner(stmt.hidden));
     offset_ = stmt.offset;
     Assign(*stmt.target, item);
     scope_->Set(stmt.loop_id, handle);
@@ -198,7 +207,7 @@ void Interpreter::RunLoop(const Stmt& stmt, const Value& iterable, int depth0) {
     if (flow == Flow::kNormal) completed = true;
   }
   if (!completed && !stmt.orelse.empty()) {
-    ScopeGuard guard(this, Inner());
+    ScopeGuard guard(this, Inner(stmt.hidden_orelse));
     ExecBlock(stmt.orelse);
   }
 }
@@ -245,7 +254,7 @@ Interpreter::Flow Interpreter::ExecSet(const Stmt& stmt) {
 Interpreter::Flow Interpreter::ExecSetBlock(const Stmt& stmt) {
   Value value;
   {
-    ScopeGuard guard(this, Inner());
+    ScopeGuard guard(this, Inner(stmt.hidden));
     Capture capture(this);
     Flow flow = ExecBlock(stmt.body);
     if (flow != Flow::kNormal) return flow;
@@ -260,7 +269,7 @@ Interpreter::Flow Interpreter::ExecSetBlock(const Stmt& stmt) {
 Interpreter::Flow Interpreter::ExecFilter(const Stmt& stmt) {
   Value value;
   {
-    ScopeGuard guard(this, Inner());
+    ScopeGuard guard(this, Inner(stmt.hidden));
     Capture capture(this);
     Flow flow = ExecBlock(stmt.body);
     if (flow != Flow::kNormal) return flow;
@@ -274,7 +283,7 @@ Interpreter::Flow Interpreter::ExecFilter(const Stmt& stmt) {
 Interpreter::Flow Interpreter::ExecWith(const Stmt& stmt) {
   Items values;
   for (const auto& binding : stmt.bindings) values.push_back(Eval(*binding.second));
-  ScopeGuard guard(this, Inner());
+  ScopeGuard guard(this, Inner(stmt.hidden));
   for (size_t i = 0; i < values.size(); ++i) Assign(*stmt.bindings[i].first, values[i]);
   return ExecBlock(stmt.body);
 }
@@ -292,6 +301,7 @@ Value Interpreter::CallMacro(const MacroSpec& macro, const ScopePtr& scope, Args
   Nested nested(this);
   auto inner = std::make_shared<Scope>();
   inner->parent = scope;
+  Hide(inner.get(), macro.hidden);
   size_t count = macro.params.size();
   auto take = [&](const std::string& name) -> std::optional<Value> {
     auto it = std::find_if(args.keywords.begin(), args.keywords.end(),

@@ -7,6 +7,7 @@
 #include "text/jinja/builtins.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/repr.h"
+#include "text/jinja/stable_order.h"
 #include "text/jinja/unicode.h"
 
 namespace fluvial::jinja {
@@ -19,13 +20,10 @@ Items SortBy(Interpreter& interpreter, Items items, const Items& keys, bool reve
   int64_t weight = 1;
   for (const Value& key : keys) weight += key.weight();
   for (size_t n = items.size(); n > 0; n /= 2) interpreter.Charge(weight);
-  std::vector<size_t> order(items.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return reverse ? Less(keys[b], keys[a]) : Less(keys[a], keys[b]); });
+  auto less = [&](size_t a, size_t b) { return reverse ? Less(keys[b], keys[a]) : Less(keys[a], keys[b]); };
   Items sorted;
   sorted.reserve(items.size());
-  for (size_t i : order) sorted.push_back(items[i]);
+  for (size_t i : StableOrder(items.size(), less)) sorted.push_back(items[i]);
   return sorted;
 }
 

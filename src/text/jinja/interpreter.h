@@ -81,11 +81,14 @@ class Interpreter {
   Value MakeMacro(const MacroSpec& macro, bool anonymous);
   Value CallMacro(const MacroSpec& macro, const ScopePtr& scope, Args& args);
   void Write(std::string_view text);
-  ScopePtr Inner() const;
+  /// A scope inside the current one; `hidden` names start undefined.
+  ScopePtr Inner(const std::vector<int>& hidden) const;
+  void Hide(Scope* scope, const std::vector<int>& hidden) const;
 
   const Program& program_;
   const RenderOptions& options_;
   ScopePtr scope_;
+  std::vector<bool> given_;  ///< by name id: the caller or the environment has a value
   std::string* out_ = nullptr;
   uint32_t offset_ = 0;  ///< source position of the operation under way, for messages
   int recursion_ = 0;

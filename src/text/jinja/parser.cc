@@ -42,6 +42,7 @@ Program Parse(std::string_view text) {
   Program program;
   program.source = NormalizeSource(text);
   Parser(&program).ParseTemplate();
+  AnalyzeSymbols(&program);
   return program;
 }
 

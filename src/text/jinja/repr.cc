@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "text/jinja/stable_order.h"
 #include "text/jinja/unicode.h"
 
 namespace fluvial::jinja {
@@ -182,19 +183,15 @@ class JsonWriter {
       out_ += "{}";
       return;
     }
-    std::vector<const std::pair<Value, Value>*> order;
-    for (const auto& item : dict.items) order.push_back(&item);
-    if (style_.sort_keys) {
-      std::stable_sort(order.begin(), order.end(),
-                       [](const auto* a, const auto* b) { return Less(a->first, b->first); });
-    }
+    auto less = [&](size_t a, size_t b) { return style_.sort_keys && Less(dict.items[a].first, dict.items[b].first); };
+    std::vector<size_t> order = StableOrder(dict.items.size(), less);
     out_ += '{';
     for (size_t i = 0; i < order.size(); ++i) {
       if (i != 0) out_ += style_.item_separator;
       NewLine(level + 1);
-      WriteKey(order[i]->first);
+      WriteKey(dict.items[order[i]].first);
       out_ += style_.key_separator;
-      Write(order[i]->second, level + 1);
+      Write(dict.items[order[i]].second, level + 1);
     }
     NewLine(level);
     out_ += '}';

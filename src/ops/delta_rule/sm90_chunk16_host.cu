@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include <cudaTypedefs.h>
+#include <cuda_runtime.h>
+
+#include <string>
+
+#include "ops/delta_rule/sm90_chunk16_launch.cuh"
+#include "ops/delta_rule/sm90_delta_launch.h"
+
+namespace fluvial::ops::delta_rule {
+namespace {
+
+namespace kernel = sm90::chunk16;
+
+/// The driver's tensor-map encoder, looked up through the runtime so that nothing links libcuda.
+PFN_cuTensorMapEncodeTiled_v12000 Encoder() {
+  static const PFN_cuTensorMapEncodeTiled_v12000 encoder = [] {
+    void* f = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found) !=
+            cudaSuccess ||
+        found != cudaDriverEntryPointSuccess) {
+      f = nullptr;
+    }
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(f);
+  }();
+  return encoder;
+}
+
+/// {128, heads, tokens} of bf16 with free token pitch, box {64, 1, 16}, 128-byte swizzle.
+Status EncodeMap(const TensorView& t, CUtensorMap* map) {
+  const cuuint64_t dims[3] = {static_cast<cuuint64_t>(t.dim(2)), static_cast<cuuint64_t>(t.dim(1)),
+                              static_cast<cuuint64_t>(t.dim(0))};
+  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(t.stride(1)) * 2, static_cast<cuuint64_t>(t.stride(0)) * 2};
+  const cuuint32_t box[3] = {64, 1, kernel::kChunk}, element_strides[3] = {1, 1, 1};
+  const CUresult e = Encoder()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, t.data, dims, strides, box, element_strides,
+                               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (e != CUDA_SUCCESS) {
+    return Status::Failed("delta rule cuda_chunk16: the driver refused a tensor map of " + t.ToString() + " (error " +
+                          std::to_string(e) + ")");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status LaunchChunk16(Stream& stream, const Problem& problem, const Args& args, int64_t segment_tokens,
+                     Workspace workspace) {
+  const SequencePlan& plan = *args.plan;
+  if (plan.sequences() == 0 && !stream.capturing()) return Status::Ok();
+  if (Encoder() == nullptr) {
+    return Status::Failed(
+        "delta rule cuda_chunk16: the NVIDIA driver is older than CUDA 12 and has no tensor maps; update it");
+  }
+  sm90::DeltaParams p{};
+  if (args.q.dim(0) > 0) {
+    FLUVIAL_RETURN_IF_ERROR(EncodeMap(args.q, &p.q_map));
+    FLUVIAL_RETURN_IF_ERROR(EncodeMap(args.k, &p.k_map));
+    FLUVIAL_RETURN_IF_ERROR(EncodeMap(args.v, &p.v_map));
+    if (problem.kda()) FLUVIAL_RETURN_IF_ERROR(EncodeMap(args.gate, &p.gate_map));
+  }
+  p.beta = args.beta.data;
+  p.gate = args.gate.data;
+  p.gate_row = args.gate.stride(0);
+  p.gate_form = static_cast<int32_t>(problem.gate);
+  p.gate_fp32 = problem.gate_dtype == DType::kF32;
+  p.a_log = static_cast<const float*>(args.a_log.data);
+  p.dt_bias = static_cast<const float*>(args.dt_bias.data);
+  p.out = args.out.data;
+  p.state = args.state.data;
+  p.beta_row = args.beta.stride(0);
+  p.out_row = args.out.stride(0);
+  p.slot_pitch = args.state.stride(0);
+  p.header = plan.device_header();
+  p.offsets = plan.device_offsets();
+  p.read_slots = plan.device_read_slots();
+  p.write_slots = plan.device_write_slots();
+  p.order = plan.device_order();
+  p.hv = problem.hv;
+  p.group = problem.hv / problem.hk;
+  p.norm_form = static_cast<int32_t>(problem.norm);
+  p.beta_form = static_cast<int32_t>(problem.beta);
+  p.beta_fp32 = problem.beta_dtype == DType::kF32;
+  p.norm_eps = problem.norm_eps;
+  p.scale = problem.scale;
+  p.lower_bound = problem.lower_bound;
+  p.segment_tokens = segment_tokens;
+  p.workspace = static_cast<float*>(workspace.data);
+  // Replays of a captured launch may carry more than the capture did, up to the plan's capacity.
+  const int64_t sequences = stream.capturing() ? plan.bounds().max_sequences : plan.sequences();
+  const int64_t tokens = stream.capturing() ? plan.bounds().max_tokens : plan.tokens();
+  kernel::LaunchShape shape;
+  shape.sequences = sequences;
+  shape.fp32_state = problem.state == DType::kF32;
+  if (segment_tokens != 0) {
+    shape.segments = tokens / segment_tokens + sequences;
+    const size_t need = SegmentsWorkspace(shape.segments, problem.hv);
+    if (workspace.bytes < need) {
+      return Status::Resource(std::string(Name(problem.op)) + " cuda_chunk16_segments: workspace of " +
+                              std::to_string(workspace.bytes) + " bytes, but it needs " + std::to_string(need));
+    }
+  }
+  return problem.kda() ? kernel::LaunchKda(stream, p, shape) : kernel::LaunchGdn(stream, p, shape);
+}
+
+}  // namespace fluvial::ops::delta_rule
