@@ -62,7 +62,7 @@ Check CheckChunk16(const Problem& p, const DeviceInfo& device) {
 
 // H200, 2026-11-30: microseconds per 16-token step of a sequence and head (one CTA per SM), per launch, and per
 // segment in the combination.
-constexpr double kKdaStepUs = 1.23, kGdnStepUs = 0.62, kLaunchUs = 9, kCombineUs = 2.5;
+constexpr double kKdaStepUs = 1.23, kGdnStepUs = 0.83, kLaunchUs = 9, kCombineUs = 2.5;
 
 double StepUs(const Problem& p) { return p.kda() ? kKdaStepUs : kGdnStepUs; }
 

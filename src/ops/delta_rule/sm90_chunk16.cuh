@@ -96,16 +96,18 @@ __global__ void __launch_bounds__(256) CombineSegments(const __grid_constant__ D
 #pragma unroll
     for (int r = 0; r < kRows; ++r) s[half * kRows + r][column] = state[r];
     __syncthreads();
-    for (int k = 0; k < kDim; k += 8) {
-      float x[8];
+    // 32 rows of M in flight: the loads' latency, not the arithmetic, is what a segment costs here.
+    for (int k = 0; k < kDim; k += 32) {
+      float x[32];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] = m[(k + i) * kDim + column];
+      for (int i = 0; i < 32; ++i) x[i] = m[(k + i) * kDim + column];
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const float4 lo = *reinterpret_cast<const float4*>(&s[half * kRows + r][k]);
-        const float4 hi = *reinterpret_cast<const float4*>(&s[half * kRows + r][k + 4]);
-        next[r] = fmaf(lo.x, x[0], fmaf(lo.y, x[1], fmaf(lo.z, x[2], fmaf(lo.w, x[3], next[r]))));
-        next[r] = fmaf(hi.x, x[4], fmaf(hi.y, x[5], fmaf(hi.z, x[6], fmaf(hi.w, x[7], next[r]))));
+      for (int i = 0; i < 32; i += 4) {
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          const float4 y = *reinterpret_cast<const float4*>(&s[half * kRows + r][k + i]);
+          next[r] = fmaf(y.x, x[i], fmaf(y.y, x[i + 1], fmaf(y.z, x[i + 2], fmaf(y.w, x[i + 3], next[r]))));
+        }
       }
     }
 #pragma unroll
