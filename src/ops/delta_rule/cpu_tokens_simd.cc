@@ -81,6 +81,8 @@ HWY_INLINE float Row(const TokenRows& r, int64_t k, float v, const From* from, T
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(out0, out1))) + delta * r.kq;
 }
 
+constexpr int64_t kPrefetchRows = 16;
+
 template <class State>
 void RunTokensOf(const HeadCall& c) {
   const Problem& p = *c.problem;
@@ -121,6 +123,10 @@ void RunTokensOf(const HeadCall& c) {
       float* row = carry + i * p.k;
       if (only && !snapshot) {
         const State* from = first == nullptr ? nullptr : first + i * p.k;
+        // The pool comes from memory: a few KiB ahead hides its latency (beyond the pool it is harmless).
+        for (int64_t byte = 0; from != nullptr && byte < p.k * int64_t{sizeof(State)}; byte += 64) {
+          hwy::Prefetch(reinterpret_cast<const char*>(from + kPrefetchRows * p.k) + byte);
+        }
         if (store != nullptr)
           out[i] = Row(r, p.k, v[i], from, store + i * p.k);
         else
