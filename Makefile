@@ -36,6 +36,11 @@ test: build  ## build everything and run every test
 sanitize: bootstrap  ## address+undefined and thread sanitizers on the tests not labelled slow
 	@scripts/sanitize $(JOBS)
 
+SECONDS_PER_TARGET ?= 30
+.PHONY: fuzz
+fuzz:  ## run the fuzz targets with clang-19 (SECONDS_PER_TARGET=30)
+	@scripts/fuzz $(SECONDS_PER_TARGET)
+
 .PHONY: bench
 bench: build  ## kernel benchmarks of this machine
 	@scripts/bench $(build_dir)

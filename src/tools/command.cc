@@ -122,12 +122,12 @@ Result<std::vector<std::string>> ExpandConfig(std::span<const std::string> argum
   const Command* command = FindCommand(rest, commands);
   if (command == nullptr) return rest;  // the parser says what is missing
   std::ifstream in(path);
-  if (!in) return Status::InvalidArgument("--config: '" + path + "' cannot be read");
+  if (!in) return Status::UnusableModel("--config: '" + path + "' cannot be read");
   std::vector<CLI::ConfigItem> items;
   try {
     items = CLI::ConfigTOML().from_config(in);
   } catch (const std::exception& e) {
-    return Status::InvalidArgument("--config: '" + path + "': " + e.what());
+    return Status::UnusableModel("--config: '" + path + "': " + e.what());
   }
   const std::string& name = command->app->get_name();
   std::vector<std::string> from_file;

@@ -50,8 +50,8 @@ void ReadEnvironment(CLI::App& app);
 
 /// Arguments after the program name, with the file named by --config (or FLUVIAL_CONFIG) turned into options.
 /// Lines are `key = value`; a [section] belongs to the subcommand of that name, lines before any section to
-/// whichever runs. What the command line or the environment says wins over the file. An unknown key, a missing
-/// or a broken file is kInvalidArgument.
+/// whichever runs. What the command line or the environment says wins over the file. An unknown key is
+/// kInvalidArgument, a missing or broken file kUnusableModel.
 Result<std::vector<std::string>> ExpandConfig(std::span<const std::string> arguments,
                                               std::span<const Command> commands);
 

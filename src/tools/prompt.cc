@@ -1,32 +1,149 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/prompt.h"
 
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "text/jinja/chat_template.h"
 #include "tools/command.h"
 
 namespace fluvial::tools {
+namespace {
+
+using nlohmann::ordered_json;
+
+Result<std::string> ReadFile(const std::string& path) {
+  std::stringstream text;
+  if (path == "-") {
+    text << std::cin.rdbuf();
+    return text.str();
+  }
+  std::ifstream in(path, std::ios::binary);
+  std::error_code ignored;
+  if (!in || std::filesystem::is_directory(path, ignored)) {
+    return Status::UnusableModel("--messages: '" + path + "' cannot be read");
+  }
+  text << in.rdbuf();
+  return text.str();
+}
+
+/// The conversation of a file: a list of messages, or an object with `messages` and what goes with them.
+Result<text::ChatRequest> ParseMessages(const std::string& json, const std::string& path) {
+  const std::string file = "--messages: '" + path + "'";
+  ordered_json root = ordered_json::parse(json, nullptr, false);
+  if (root.is_discarded()) return Status::UnusableModel(file + " is not JSON");
+  text::ChatRequest request;
+  if (root.is_array()) {
+    request.messages = std::move(root);
+    return request;
+  }
+  if (!root.is_object() || !root.contains("messages")) {
+    return Status::UnusableModel(file + ": write a list of messages, or an object with `messages`");
+  }
+  for (auto& [key, value] : root.items()) {
+    if (key == "messages") {
+      request.messages = std::move(value);
+    } else if (key == "tools") {
+      request.tools = std::move(value);
+    } else if (key == "documents") {
+      request.documents = std::move(value);
+    } else if (key == "chat_template_kwargs") {
+      request.kwargs = std::move(value);
+    } else if (key == "add_generation_prompt") {
+      if (!value.is_boolean()) return Status::UnusableModel(file + ": add_generation_prompt is true or false");
+      request.add_generation_prompt = value.get<bool>();
+    } else {
+      return Status::UnusableModel(file + ": unknown key '" + key +
+                                   "'; keys: messages, tools, documents, add_generation_prompt, chat_template_kwargs");
+    }
+  }
+  if (!request.messages.is_array()) return Status::UnusableModel(file + ": `messages` is a list");
+  return request;
+}
+
+bool HasMedia(const ordered_json& messages) {
+  for (const ordered_json& m : messages) {
+    if (!m.is_object() || !m.contains("content") || !m["content"].is_array()) continue;
+    for (const ordered_json& part : m["content"]) {
+      if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) continue;
+      const std::string type = part["type"];  // image, image_url, video, video_url, input_audio, ...
+      for (const char* kind : {"image", "video", "audio"}) {
+        if (type.find(kind) != std::string::npos) return true;
+      }
+    }
+  }
+  return false;
+}
+
+bool HasTextArguments(const ordered_json& messages) {
+  for (const ordered_json& m : messages) {
+    if (!m.is_object() || !m.contains("tool_calls") || !m["tool_calls"].is_array()) continue;
+    for (const ordered_json& call : m["tool_calls"]) {
+      if (!call.is_object()) continue;
+      const ordered_json& f = call.contains("function") ? call["function"] : call;
+      if (f.is_object() && f.contains("arguments") && f["arguments"].is_string()) return true;
+    }
+  }
+  return false;
+}
+
+Result<std::string> Render(text::ChatRequest request, const std::string& model) {
+  FLUVIAL_ASSIGN_OR_RETURN(const text::ChatTemplate chat, text::ChatTemplate::Load(model));
+  Result<std::string> rendered = chat.Apply(request);
+  if (rendered.ok() || !HasTextArguments(request.messages)) return rendered;
+  // OpenAI clients write the arguments of tool calls as JSON text; some templates want objects.
+  request.parse_tool_arguments = true;
+  Result<std::string> again = chat.Apply(request);
+  return again.ok() ? again : rendered;
+}
+
+}  // namespace
 
 void AddPromptOptions(CLI::App& app, PromptOptions& o, const std::string& ids_option) {
   app.add_option("--prompt", o.prompt, "Plain text, taken as it is")->type_name("TEXT");
+  app.add_flag("--chat", o.chat, "Make --prompt one user message, rendered with the model's chat template");
+  app.add_option("--messages", o.messages, "JSON file with a conversation (docs/cli.md); - reads standard input")
+      ->type_name("FILE");
   app.add_option(ids_option, o.ids, "Token ids, separated by commas")->type_name("IDS");
 }
 
 Status CheckPromptOptions(const PromptOptions& o, const std::string& ids_option) {
-  const int given = o.prompt.has_value() + o.ids.has_value();
-  if (given == 1) return Status::Ok();
-  return Status::InvalidArgument((given == 0 ? "there is no prompt: give --prompt TEXT or "
-                                             : "there are several prompts: give one of --prompt TEXT and ") +
-                                 ids_option + " IDS");
+  const int given = o.prompt.has_value() + o.messages.has_value() + o.ids.has_value();
+  const std::string options = "--prompt TEXT, --messages FILE or " + ids_option + " IDS";
+  if (given == 0) return Status::InvalidArgument("there is no prompt: give " + options);
+  if (given > 1) return Status::InvalidArgument("there are several prompts: give one of " + options);
+  if (o.chat && !o.prompt.has_value()) return Status::InvalidArgument("--chat goes with --prompt TEXT");
+  return Status::Ok();
 }
 
-Result<Prompt> ReadPrompt(const PromptOptions& o, const std::string&, const text::Tokenizer* tokenizer,
+Result<Prompt> ReadPrompt(const PromptOptions& o, const std::string& model, const text::Tokenizer* tokenizer,
                           const std::string& ids_option) {
   Prompt out;
   if (o.ids.has_value()) {
     FLUVIAL_ASSIGN_OR_RETURN(out.ids, ParseIds(*o.ids, ids_option));
     return out;
   }
-  out.text = *o.prompt;
-  FLUVIAL_ASSIGN_OR_RETURN(out.ids, tokenizer->Encode(out.text));
+  if (o.prompt.has_value() && !o.chat) {
+    out.text = *o.prompt;
+    FLUVIAL_ASSIGN_OR_RETURN(out.ids, tokenizer->Encode(out.text));
+    return out;
+  }
+  text::ChatRequest request;
+  if (o.chat) {
+    request.messages = ordered_json::array({{{"role", "user"}, {"content", *o.prompt}}});
+  } else {
+    FLUVIAL_ASSIGN_OR_RETURN(const std::string json, ReadFile(*o.messages));
+    FLUVIAL_ASSIGN_OR_RETURN(request, ParseMessages(json, *o.messages));
+    if (o.text_only && HasMedia(request.messages)) {
+      return Status::InvalidArgument("--messages: only text can be run so far; leave out images and videos");
+    }
+  }
+  FLUVIAL_ASSIGN_OR_RETURN(out.text, Render(std::move(request), model));
+  // The template writes its own special tokens: nothing is added, as in transformers.
+  FLUVIAL_ASSIGN_OR_RETURN(out.ids, tokenizer->Encode(out.text, {.add_special_tokens = false}));
   return out;
 }
 

@@ -21,6 +21,7 @@ struct PromptOptions {
   bool chat = false;
   std::optional<std::string> messages;  ///< --messages: a file with a conversation
   std::optional<std::string> ids;       ///< token ids, comma-separated
+  bool text_only = false;               ///< conversations with images or videos are refused
 };
 
 struct Prompt {

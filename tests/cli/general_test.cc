@@ -96,7 +96,7 @@ TEST_F(CliTest, OptionsFromAFile) {
 
 TEST_F(CliTest, BrokenConfigFiles) {
   const std::string file = folder() / "c.toml";
-  ExpectError("backends --config /nowhere/c.toml", 2, "'/nowhere/c.toml' cannot be read");
+  ExpectError("backends --config /nowhere/c.toml", 3, "'/nowhere/c.toml' cannot be read");
   ExpectError("backends --config", 2, "--config needs the name of a file");
   WriteText(file, "opp = gemm\n");
   ExpectError("backends --config " + file, 2, "fluvial backends has no option 'opp'");

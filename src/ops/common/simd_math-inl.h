@@ -22,26 +22,30 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Exp(D d, V x) {
   const hn::RebindToSigned<D> di;
-  const auto n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504f)));
+  // Adding 1.5 * 2^23 rounds to a whole number and leaves it in the low mantissa bits: no conversion is needed. Far
+  // below the range this is garbage, which `small` removes.
+  const auto magic = hn::Set(d, 0x1.8p23f);
+  const auto shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), magic);
+  const auto n = hn::Sub(shifted, magic);
   auto r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);  // 9 bits of ln 2: n times it is exact
   r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);    // the rest
-  auto p = hn::Set(d, 0.0013814539f);
-  p = hn::MulAdd(p, r, hn::Set(d, 0.00836874544f));
-  p = hn::MulAdd(p, r, hn::Set(d, 0.041668389f));
-  p = hn::MulAdd(p, r, hn::Set(d, 0.166665211f));
-  p = hn::MulAdd(p, r, hn::Set(d, 0.49999994f));
-  const auto y = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
-  const auto power = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)));
+  // Estrin's form: the chain of dependent operations is what costs here.
+  const auto r2 = hn::Mul(r, r);
+  const auto low = hn::MulAdd(r, hn::Set(d, 0.166665211f), hn::Set(d, 0.49999994f));
+  const auto high = hn::MulAdd(r, hn::Set(d, 0.00836874544f), hn::Set(d, 0.041668389f));
+  const auto p = hn::MulAdd(hn::MulAdd(r2, hn::Set(d, 0.0013814539f), high), r2, low);
+  const auto y = hn::Add(hn::MulAdd(r2, p, r), hn::Set(d, 1.0f));
+  const auto power = hn::ShiftLeft<23>(hn::Add(hn::BitCast(di, shifted), hn::Set(di, 127)));
   const auto small = hn::Lt(x, hn::Set(d, -87.0f));  // false for NaN
   return hn::IfThenZeroElse(small, hn::Mul(y, hn::BitCast(d, power)));
 }
 
-/// x / (1 + e^-x); error at most 4 ulp of the result, and 2e-36 absolute where x < -87 gives -0.
+/// x / (1 + e^-x); error at most 4 ulp of the result, and 2e-36 absolute where x < -87 gives what -87 gives.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Silu(D d, V x) {
-  const auto low = hn::Lt(x, hn::Set(d, -87.0f));
-  const auto e = Exp(d, hn::Neg(hn::IfThenElse(low, hn::Set(d, -87.0f), x)));
-  return hn::IfThenElse(low, hn::Set(d, -0.0f), hn::Div(x, hn::Add(hn::Set(d, 1.0f), e)));
+  const auto lowest = hn::Set(d, -87.0f);
+  const auto clamped = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);  // hands NaN on
+  return hn::Div(clamped, hn::Add(hn::Set(d, 1.0f), Exp(d, hn::Neg(clamped))));
 }
 
 }  // namespace HWY_NAMESPACE

@@ -206,6 +206,11 @@ HWY_INLINE void ReadState(const HeadCall& c, int64_t slot, int64_t width, Scratc
               s->rows + r * s->kp, s->kp);
     }
     const int64_t column = v - c.v_begin;
+    for (int64_t r = 0; r < 4 && width < 4; ++r) {  // vectors of one lane
+      float* to = s->state + (column + r) / width * width * s->kp + (column + r) % width;
+      for (int64_t k = 0; k < s->kp; ++k) to[k * width] = s->rows[r * s->kp + k];
+    }
+    if (width < 4) continue;
     Transpose4(s->rows, s->kp, s->kp, s->state + column / width * width * s->kp + column % width, width);
   }
 }
@@ -216,7 +221,11 @@ HWY_INLINE void WriteState(const HeadCall& c, const TensorView& to, int64_t slot
   for (int64_t v = c.v_begin; v < c.v_end; v += 4) {
     const int64_t column = v - c.v_begin;
     const float* from = s->state + column / width * width * s->kp + column % width;
-    for (int64_t k = 0; k < s->kp; k += 4) Transpose4(from + k * width, width, 4, s->rows + k, s->kp);
+    for (int64_t r = 0; r < 4 && width < 4; ++r) {
+      from = s->state + (column + r) / width * width * s->kp + (column + r) % width;
+      for (int64_t k = 0; k < s->kp; ++k) s->rows[r * s->kp + k] = from[k * width];
+    }
+    for (int64_t k = 0; k < s->kp && width >= 4; k += 4) Transpose4(from + k * width, width, 4, s->rows + k, s->kp);
     for (int64_t r = 0; r < 4 && v + r < c.v_end; ++r) {
       StoreRow(to, slot * to.stride(0) + (c.head * p.v + v + r) * p.k, s->rows + r * s->kp, p.k);
     }

@@ -28,7 +28,8 @@ Check CheckChunk16(const Problem& p, const DeviceInfo& device) {
     return Check::Refuse("needs k = v = 128, got k=" + std::to_string(p.k) + " v=" + std::to_string(p.v));
   }
   if (p.io != DType::kBF16) return Check::Refuse("needs io=bf16, got " + std::string(fluvial::Name(p.io)));
-  if (p.gate != GateForm::kBounded) return Check::Refuse("needs a bounded gate (16 unbounded decays overflow its range)");
+  if (p.gate != GateForm::kBounded)
+    return Check::Refuse("needs a bounded gate (16 unbounded decays overflow its range)");
   if (p.gate_dtype != DType::kBF16) {
     return Check::Refuse("needs gate_dtype=bf16, got " + std::string(fluvial::Name(p.gate_dtype)));
   }
@@ -52,11 +53,14 @@ Check CheckChunk16(const Problem& p, const DeviceInfo& device) {
   return Check::Accept();
 }
 
+// H200, 2026-11-30: microseconds per 16-token step of a sequence and head (one CTA per SM), per launch, and per
+// segment in the combination.
+constexpr double kStepUs = 1.19, kLaunchUs = 9, kCombineUs = 2.5;
+
 double Chunk16Cost(const Problem& p, const DeviceInfo& device) {
-  // H200, 2026-11-30: 1.19 us per 16-token step of a sequence, one CTA per SM, 9 us to start.
   const double chunks = static_cast<double>(p.tokens + 15 * p.sequences) / 16 * p.hv;
   const double waves = chunks / std::max(device.multiprocessors, 1);
-  return 9 + 1.19 * std::max(static_cast<double>(p.max_length) / 16, waves);
+  return kLaunchUs + kStepUs * std::max(static_cast<double>(p.max_length) / 16, waves);
 }
 
 const DeltaBackend kChunk16 = {
@@ -65,7 +69,61 @@ const DeltaBackend kChunk16 = {
     .check = CheckChunk16,
     .workspace_bytes = NoWorkspace,
     .cost_us = Chunk16Cost,
-    .run = [](Stream& s, const Problem& p, const Args& a, Workspace) { return LaunchKdaPrefillChunk16(s, p, a); },
+    .run = [](Stream& s, const Problem& p, const Args& a,
+              Workspace w) { return LaunchKdaPrefillChunk16(s, p, a, 0, w); },
+};
+
+// ---- the same in segments: exact affine scan, for few heads and long sequences ----------------------------------
+constexpr int64_t kMinSegmentChunks = 8;
+
+/// Waves of CTAs at one per SM.
+int64_t Waves(int64_t tasks, int64_t sms) { return (tasks + sms - 1) / sms; }
+
+struct Segmentation {
+  int64_t tokens = 0;  ///< per segment
+  double cost_us = 0;
+};
+
+/// The cheapest segment length by the cost model; depends on the problem and the SM count alone.
+Segmentation ChooseSegments(const Problem& p, const DeviceInfo& device) {
+  const int64_t sms = std::max(device.multiprocessors, 1);
+  const int64_t chunks = (p.tokens + 15) / 16;
+  Segmentation best;
+  for (int64_t pieces = 1; pieces <= 256; ++pieces) {
+    const int64_t per_segment = std::max((chunks + pieces - 1) / pieces, kMinSegmentChunks);
+    const int64_t segments = chunks / per_segment + p.sequences;  // at most
+    const int64_t scanned = std::max<int64_t>(segments - p.sequences, 0);
+    const int64_t longest = ((p.max_length + 15) / 16 + per_segment - 1) / per_segment;
+    const int64_t steps = per_segment * (Waves(2 * scanned * p.hv, sms) + Waves(segments * p.hv, sms));
+    const double cost =
+        3 * kLaunchUs + kStepUs * static_cast<double>(steps) + kCombineUs * static_cast<double>(longest);
+    if (best.tokens == 0 || cost < best.cost_us) best = {per_segment * 16, cost};
+    if (per_segment == kMinSegmentChunks) break;
+  }
+  return best;
+}
+
+size_t SegmentsWorkspace(const Problem& p, const DeviceInfo& device) {
+  return KdaSegmentsWorkspace(p.tokens / ChooseSegments(p, device).tokens + p.sequences, p.hv);
+}
+
+Check CheckSegments(const Problem& p, const DeviceInfo& device) {
+  Check c = CheckChunk16(p, device);
+  if (!c.ok()) return c;
+  if (p.sequences > 1024) {
+    return Check::Refuse("takes at most 1024 sequences, got " + std::to_string(p.sequences));
+  }
+  return c;
+}
+
+const DeltaBackend kSegments = {
+    .name = "cuda_chunk16_segments",
+    .description = "cuda_chunk16 with sequences cut into segments that run side by side (exact affine scan)",
+    .check = CheckSegments,
+    .workspace_bytes = SegmentsWorkspace,
+    .cost_us = [](const Problem& p, const DeviceInfo& d) { return ChooseSegments(p, d).cost_us; },
+    .run = [](Stream& s, const Problem& p, const Args& a,
+              Workspace w) { return LaunchKdaPrefillChunk16(s, p, a, ChooseSegments(p, s.device()).tokens, w); },
 };
 
 // ---- token by token ------------------------------------------------------------------------------------------
@@ -82,8 +140,10 @@ Check CheckTokens(const Problem& p, const DeviceInfo& device) {
 double TokensCost(const Problem& p, const DeviceInfo& device) {
   const double state_bytes = 2.0 * p.sequences * p.hv * p.k * p.v * static_cast<double>(SizeOf(p.state));
   const double traffic = state_bytes / 3.6e6;
-  const double steps = 0.35 * static_cast<double>(p.max_length);
-  const double waves = 0.35 * static_cast<double>(p.tokens) * p.hv * p.v / 32 / (8.0 * std::max(device.multiprocessors, 1));
+  // H200, 2026-11-30: 2.25 us per token of a sequence; eight CTAs of 32 values per SM before that grows.
+  const double steps = 2.25 * static_cast<double>(p.max_length);
+  const double waves =
+      2.25 * static_cast<double>(p.tokens) * p.hv * p.v / 32 / (8.0 * std::max(device.multiprocessors, 1));
   return 4 + std::max({traffic, steps, waves});
 }
 
@@ -98,12 +158,44 @@ const DeltaBackend kTokens = {
     .run = RunTokens,
 };
 
+// ---- one token per sequence -----------------------------------------------------------------------------------
+Check CheckDecode(const Problem& p, const DeviceInfo& device) {
+  Check c = CheckTokens(p, device);
+  if (!c.ok()) return c;
+  if (p.k != 128 || p.v % 32 != 0) {
+    return Check::Refuse("needs k = 128 and v a multiple of 32, got k=" + std::to_string(p.k) +
+                         " v=" + std::to_string(p.v));
+  }
+  if (p.max_length > 1) {
+    return Check::Refuse("takes one token per sequence, the longest has " + std::to_string(p.max_length));
+  }
+  if (p.token_states) return Check::Refuse("keeps no state per token");
+  if (p.alignment != 16) return Check::Refuse("needs alignment=16, got " + std::to_string(p.alignment));
+  return c;
+}
+
+double DecodeCost(const Problem& p, const DeviceInfo&) {
+  const double bytes = 2.0 * p.sequences * p.hv * p.k * p.v * static_cast<double>(SizeOf(p.state));
+  return 4 + bytes / 3.8e6;
+}
+
+const DeltaBackend kDecode = {
+    .name = "cuda_decode",
+    .description = "CUDA, one token per sequence, fp32 arithmetic; bound by reading and writing the state",
+    .check = CheckDecode,
+    .workspace_bytes = NoWorkspace,
+    .cost_us = DecodeCost,
+    .run = [](Stream& s, const Problem& p, const Args& a, Workspace) { return LaunchDecode(s, p, a); },
+};
+
 }  // namespace
 
 std::span<const DeltaBackend> CudaBackends(Op op) {
-  static const std::array<DeltaBackend, 2> kda_prefill = {kChunk16, kTokens};
+  static const std::array<DeltaBackend, 3> kda_prefill = {kChunk16, kSegments, kTokens};
+  static const std::array<DeltaBackend, 2> decode = {kDecode, kTokens};
   if (op == Op::kKdaPrefill) return kda_prefill;
-  return {&kTokens, 1};
+  if (op == Op::kGdnPrefill) return {&kTokens, 1};
+  return decode;
 }
 
 }  // namespace fluvial::ops::delta_rule

@@ -7,8 +7,18 @@
 
 namespace fluvial::ops::delta_rule {
 
-/// sm90_kda_prefill.cu. The caller has checked the contract (cuda_backend.cc).
-Status LaunchKdaPrefillChunk16(Stream& stream, const Problem& problem, const Args& args);
+/// sm90_kda_prefill.cu. The caller has checked the contract (cuda_backend.cc). segment_tokens: 0 = one CTA per
+/// sequence and head; else a multiple of 16, and a workspace of KdaSegmentsWorkspace bytes.
+Status LaunchKdaPrefillChunk16(Stream& stream, const Problem& problem, const Args& args, int64_t segment_tokens,
+                               Workspace workspace);
+
+/// b and M of every segment and head: two 128 x 128 fp32 matrices.
+inline size_t KdaSegmentsWorkspace(int64_t segments, int64_t heads) {
+  return static_cast<size_t>(segments * heads) * 2 * 128 * 128 * sizeof(float);
+}
+
+/// cuda_decode.cu: one token (or none) per sequence, k = 128, v a multiple of 32, 16-byte alignment.
+Status LaunchDecode(Stream& stream, const Problem& problem, const Args& args);
 
 /// cuda_tokens.cu: the recurrence token by token, any contract, prefill and decode.
 Status LaunchTokens(Stream& stream, const Problem& problem, const Args& args);

@@ -20,12 +20,14 @@ struct DeltaParams {
   void* out;
   void* state;
   int64_t beta_row, out_row;  // elements between tokens
-  int64_t slot_pitch;                  // elements between slots
+  int64_t slot_pitch;         // elements between slots
   const ops::PlanHeader* header;
   const int64_t* offsets;
   const int32_t* read_slots;
   const int32_t* write_slots;
   const int32_t* order;
+  float* workspace;        // segments: [segments][hv][2][V][K]
+  int64_t segment_tokens;  // multiple of 16
   int32_t hv;
   int32_t group;      // hv / hk
   int32_t norm_form;  // 0 none, 1 additive, 2 max

@@ -9,13 +9,17 @@
 
 namespace fluvial::sm90 {
 
-__device__ __forceinline__ uint32_t SmemAddr(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+__device__ __forceinline__ uint32_t SmemAddr(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
 
 // ---- mbarrier ---------------------------------------------------------------------------------------------
 __device__ __forceinline__ void BarrierInit(uint64_t* bar, uint32_t count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SmemAddr(bar)), "r"(count) : "memory");
 }
-__device__ __forceinline__ void BarrierInitFence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void BarrierInitFence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 __device__ __forceinline__ void BarrierArrive(uint64_t* bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SmemAddr(bar)) : "memory");
 }
@@ -45,10 +49,16 @@ __device__ __forceinline__ void BarrierExpect(uint64_t* bar, uint32_t bytes) {
 /// Box of a 3-D tensor map at (c0, c1, c2) -> shared memory; its bytes count towards `bar`. One thread.
 __device__ __forceinline__ void TensorLoad3(uint32_t smem, const void* map, uint64_t* bar, int c0, int c1, int c2) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
-          smem),
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+      "[%2];" ::"r"(smem),
       "l"(map), "r"(SmemAddr(bar)), "r"(c0), "r"(c1), "r"(c2)
       : "memory");
+}
+/// The same box into L2 only.
+__device__ __forceinline__ void TensorPrefetch3(const void* map, int c0, int c1, int c2) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map), "r"(c0), "r"(c1),
+               "r"(c2)
+               : "memory");
 }
 __device__ __forceinline__ void PrefetchMap(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
@@ -98,7 +108,10 @@ __device__ __forceinline__ float2 LoadShared2(uint32_t at) {
 }
 __device__ __forceinline__ float4 LoadShared4(uint32_t at) {
   float4 x;
-  asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(at) : "memory");
+  asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "r"(at)
+               : "memory");
   return x;
 }
 __device__ __forceinline__ void StoreShared(uint32_t at, uint32_t x) {
@@ -127,7 +140,8 @@ __device__ __forceinline__ void LoadMatrix4Transposed(uint32_t (&r)[4], uint32_t
                : "r"(smem)
                : "memory");
 }
-__device__ __forceinline__ void StoreMatrix4Transposed(uint32_t smem, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+__device__ __forceinline__ void StoreMatrix4Transposed(uint32_t smem, uint32_t r0, uint32_t r1, uint32_t r2,
+                                                       uint32_t r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(smem), "r"(r0), "r"(r1),
                "r"(r2), "r"(r3)
                : "memory");
@@ -181,8 +195,8 @@ __device__ __forceinline__ void Pin(uint32_t (&r)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(r[i])::"memory");
 }
 
-#define FLUVIAL_D8(d, o)                                                                                            \
-  "+f"(d[(o) + 0]), "+f"(d[(o) + 1]), "+f"(d[(o) + 2]), "+f"(d[(o) + 3]), "+f"(d[(o) + 4]), "+f"(d[(o) + 5]),      \
+#define FLUVIAL_D8(d, o)                                                                                      \
+  "+f"(d[(o) + 0]), "+f"(d[(o) + 1]), "+f"(d[(o) + 2]), "+f"(d[(o) + 3]), "+f"(d[(o) + 4]), "+f"(d[(o) + 5]), \
       "+f"(d[(o) + 6]), "+f"(d[(o) + 7])
 
 /// D[64x32] (+)= A[64x16] B[16x32]: A in registers, B in shared memory, tokens x channels (K-major).
@@ -194,12 +208,14 @@ __device__ __forceinline__ void WgmmaM64N32K16(float (&d)[16], const uint32_t* a
       : FLUVIAL_D8(d, 0), FLUVIAL_D8(d, 8)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 }
-/// D[64x16] += A[64x16] B[16x16], B K-major.
-__device__ __forceinline__ void WgmmaM64N16K16(float (&d)[8], const uint32_t (&a)[4], uint64_t b) {
+/// D[64x16] (+)= A[64x16] B[16x16], B K-major.
+__device__ __forceinline__ void WgmmaM64N16K16(float (&d)[8], const uint32_t* a, uint64_t b, int accumulate) {
   asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, 1, 1, 1, 0;"
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, p, 1, 1, "
+      "0;\n}"
       : FLUVIAL_D8(d, 0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 }
 /// D[64x128] += A[64x16] B[16x128]: B in shared memory with the 128 columns contiguous (MN-major).
 __device__ __forceinline__ void WgmmaM64N128K16Transposed(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
@@ -208,8 +224,8 @@ __device__ __forceinline__ void WgmmaM64N128K16Transposed(float (&d)[64], const 
       "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
       "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,"
       "%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
-      : FLUVIAL_D8(d, 0), FLUVIAL_D8(d, 8), FLUVIAL_D8(d, 16), FLUVIAL_D8(d, 24), FLUVIAL_D8(d, 32),
-        FLUVIAL_D8(d, 40), FLUVIAL_D8(d, 48), FLUVIAL_D8(d, 56)
+      : FLUVIAL_D8(d, 0), FLUVIAL_D8(d, 8), FLUVIAL_D8(d, 16), FLUVIAL_D8(d, 24), FLUVIAL_D8(d, 32), FLUVIAL_D8(d, 40),
+        FLUVIAL_D8(d, 48), FLUVIAL_D8(d, 56)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 

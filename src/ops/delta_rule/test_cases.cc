@@ -109,8 +109,8 @@ Result<Case> ParseCase(std::string_view line) {
     if (std::frexp(p.scale, &exponent) != 0.5f) {
       return Status::InvalidArgument("fill=exact needs a scale that is a power of two, e.g. scale=1");
     }
-    if (p.norm != NormForm::kNone && p.norm_eps > 1e-12f) {
-      return Status::InvalidArgument("fill=exact needs norm=none or an eps of at most 1e-12");
+    if (p.norm == NormForm::kL2Add) {
+      return Status::InvalidArgument("fill=exact needs norm=none or norm=l2_max: an added eps is not exact");
     }
   }
   return c;

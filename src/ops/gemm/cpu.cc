@@ -17,8 +17,12 @@
 namespace fluvial::ops::gemm {
 namespace {
 
-// Rows of x per task: bounds the fp32 scratch, which lies in L2 with the panel and the piece of x.
-constexpr int64_t kMaxRows = 256;
+// Rows of x per task, at most: bounds the fp32 sums, which lie in L2 with the panel and the piece of x. More rows mean
+// that a panel is packed less often.
+constexpr int64_t kMaxRows = 768;
+constexpr int64_t kMinRows = 96;
+// Enough tasks that the last ones balance.
+constexpr int64_t kTasksPerThread = 4;
 // Elements of k per panel. Few rows: a panel that stays in L1, used at once. Many: fewer trips of the sums to memory.
 constexpr int64_t kShortChunk = 128;
 constexpr int64_t kLongChunk = 512;
@@ -40,15 +44,29 @@ size_t CopyBytes(const Problem& p, const Kernel& kernel) {
 size_t PanelBytes(const Kernel& kernel) {
   return Arena::Aligned(size_t(kLongChunk * kernel.columns * kernel.panel_bytes));
 }
-size_t TileBytes(const Problem& p, const Kernel& kernel) {
+// Sums of a block are kept apart from the totals only where chunks are shorter than blocks.
+size_t BlockBytes(const Kernel& kernel) { return Arena::Aligned(size_t(kFewRows * kernel.columns) * sizeof(float)); }
+size_t TotalBytes(const Problem& p, const Kernel& kernel) {
   return Arena::Aligned(size_t(std::min(p.m, kMaxRows) * kernel.columns) * sizeof(float));
+}
+size_t ScratchBytes(const Problem& p, const Kernel& kernel) {
+  return PanelBytes(kernel) + BlockBytes(kernel) + TotalBytes(p, kernel);
 }
 size_t Bytes(const Problem& p, const Kernel& kernel, int threads) {
   // The copy is counted for every problem, so that a smaller k never needs more than a larger one.
   Problem odd = p;
   odd.k = p.k | 1;
-  return std::max(CopyBytes(p, kernel), CopyBytes(odd, kernel)) +
-         (PanelBytes(kernel) + 2 * TileBytes(p, kernel)) * size_t(threads);
+  return std::max(CopyBytes(p, kernel), CopyBytes(odd, kernel)) + ScratchBytes(p, kernel) * size_t(threads);
+}
+
+int64_t RowsPerTask(const Problem& p, const Kernel& kernel, int threads) {
+  int64_t rows = std::min(p.m, kMaxRows);
+  const int64_t panels = CeilDiv(p.n, kernel.columns);
+  // Halves that stay multiples of the tallest tile.
+  while (rows >= 2 * kMinRows && panels * CeilDiv(p.m, rows) < kTasksPerThread * threads) {
+    rows = CeilDiv(rows / 2, 8) * 8;
+  }
+  return rows;
 }
 
 template <class T>
@@ -72,20 +90,25 @@ void RunTask(const Problem& p, const Args& a, const Kernel& kernel, const void* 
   // K = 0 still runs one empty chunk: it writes the zeros.
   for (int64_t l0 = 0; l0 == 0 || l0 < p.k; l0 += chunk) {
     const int64_t k = std::min(chunk, p.k - l0);
+    kernel.pack(Offset(w, l0, p.w), ws, n, k, s.panel);
     // The next piece in memory: of these rows, or of the next panel's.
     const int64_t next = l0 + chunk;
-    const void* ahead = next + k <= p.k               ? Offset(w, next, p.w)
-                        : j0 + n + n <= p.n && l0 > 0 ? Offset(w, n * ws, p.w)
-                                                      : nullptr;
-    kernel.pack(Offset(w, l0, p.w), ws, n, k, s.panel, ahead);
+    const bool same_rows = next < p.k;
+    Ahead ahead;
+    if (same_rows || j0 + 2 * n <= p.n) {
+      ahead.base = static_cast<const char*>(same_rows ? Offset(w, next, p.w) : Offset(w, n * ws, p.w));
+      ahead.pitch = ws * int64_t(SizeOf(p.w));
+      ahead.rows = n;
+      // One more for rows that do not begin with a line.
+      ahead.lines = CeilDiv(std::min(chunk, same_rows ? p.k - next : p.k) * int64_t(SizeOf(p.w)), 64) + 1;
+    }
     const bool ends_block = l0 + k == p.k || (l0 + k) % kSumBlock == 0;
     kernel.multiply(Offset<const void>(x, i0 * xs + l0, kernel.x), xs, s.panel, m, n, k, s.block, l0 % kSumBlock == 0,
-                    ends_block ? s.total : nullptr, l0 < kSumBlock);
+                    ends_block ? s.total : nullptr, l0 < kSumBlock, ahead);
   }
   const void* bias = p.has_bias ? Offset<const void>(a.bias.data, j0, p.bias) : nullptr;
-  for (int64_t i = 0; i < m; ++i) {
-    FinishRow(s.total + i * kernel.columns, bias, p.bias, n, Offset(a.y.data, (i0 + i) * a.y.stride(0) + j0, p.y), p.y);
-  }
+  FinishTile(s.total, kernel.columns, bias, p.bias, m, n, Offset(a.y.data, i0 * a.y.stride(0) + j0, p.y), a.y.stride(0),
+             p.y);
 }
 
 Status RunBlocked(Stream& stream, const Problem& p, const Args& a, Workspace workspace, const Kernel& kernel) {
@@ -118,15 +141,17 @@ Status RunBlocked(Stream& stream, const Problem& p, const Args& a, Workspace wor
     xs = pitch;
   }
 
-  const size_t panel = PanelBytes(kernel), tile = TileBytes(p, kernel);
-  FLUVIAL_ASSIGN_OR_RETURN(void* scratch, arena.Take((panel + 2 * tile) * size_t(pool.threads())));
-  const int64_t row_tasks = CeilDiv(p.m, kMaxRows);
+  const size_t bytes = ScratchBytes(p, kernel);
+  FLUVIAL_ASSIGN_OR_RETURN(void* scratch, arena.Take(bytes * size_t(pool.threads())));
+  const int64_t rows = RowsPerTask(p, kernel, pool.threads());
+  const int64_t row_tasks = CeilDiv(p.m, rows);
   pool.ParallelFor(row_tasks * CeilDiv(p.n, kernel.columns), [&](int64_t task, int worker) {
     // Consecutive tasks share rows of w, so that they leave memory once.
-    const int64_t i0 = task % row_tasks * kMaxRows, j0 = task / row_tasks * kernel.columns;
-    char* mine = static_cast<char*>(scratch) + (panel + 2 * tile) * size_t(worker);
-    const Scratch s = {mine, reinterpret_cast<float*>(mine + panel), reinterpret_cast<float*>(mine + panel + tile)};
-    RunTask(p, a, kernel, x, xs, i0, std::min(kMaxRows, p.m - i0), j0, std::min(kernel.columns, p.n - j0), s);
+    const int64_t i0 = task % row_tasks * rows, j0 = task / row_tasks * kernel.columns;
+    char* mine = static_cast<char*>(scratch) + bytes * size_t(worker);
+    const Scratch s = {mine, reinterpret_cast<float*>(mine + PanelBytes(kernel)),
+                       reinterpret_cast<float*>(mine + PanelBytes(kernel) + BlockBytes(kernel))};
+    RunTask(p, a, kernel, x, xs, i0, std::min(rows, p.m - i0), j0, std::min(kernel.columns, p.n - j0), s);
   });
   return Status::Ok();
 }

@@ -22,9 +22,8 @@ constexpr int kLine = 32;    // bf16 values per cache line, 16 pairs
 constexpr int kColumns = kVector * kVectors;
 
 // Panel layout: [pair of k][column] pairs of bf16, 4 bytes each.
-void Pack(const void* w_void, int64_t ws, int64_t n, int64_t k, void* panel_void, const void* ahead_void) {
+void Pack(const void* w_void, int64_t ws, int64_t n, int64_t k, void* panel_void) {
   const uint16_t* w = static_cast<const uint16_t*>(w_void);
-  const uint16_t* ahead = static_cast<const uint16_t*>(ahead_void);
   float* panel = static_cast<float*>(panel_void);
   for (int64_t j = 0; j < n; j += kVector) {
     const int rows = static_cast<int>(n - j < kVector ? n - j : kVector);
@@ -42,10 +41,6 @@ void Pack(const void* w_void, int64_t ws, int64_t n, int64_t k, void* panel_void
           row[r] =
               _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(r < rows ? mask : 0, w + (j + (r < rows ? r : 0)) * ws + l));
         }
-      }
-      if (ahead != nullptr) {
-        for (int r = 0; r < rows; ++r)
-          _mm_prefetch(reinterpret_cast<const char*>(ahead + (j + r) * ws + l), _MM_HINT_T0);
       }
       Transpose16(row);
       float* to = panel + l / 2 * kColumns + j;
@@ -68,7 +63,7 @@ inline __attribute__((always_inline)) __m512bh BroadcastPair(const uint16_t* x) 
 
 template <int MR, int NV>
 __attribute__((noinline)) void Tile(const uint16_t* x, int64_t xs, const float* panel, int64_t pairs, float* block,
-                                    bool first_chunk, float* total, bool first_block) {
+                                    bool first_chunk, float* total, bool first_block, const Ahead& ahead) {
   __m512 acc[MR][NV];
 #pragma GCC unroll 8
   for (int i = 0; i < MR; ++i) {
@@ -77,7 +72,7 @@ __attribute__((noinline)) void Tile(const uint16_t* x, int64_t xs, const float* 
       acc[i][v] = first_chunk ? _mm512_setzero_ps() : _mm512_loadu_ps(block + i * kColumns + v * kVector);
     }
   }
-  for (int64_t p = 0; p < pairs; ++p) {
+  auto step = [&](int64_t p) __attribute__((always_inline)) {
     __m512bh w[NV];
 #pragma GCC unroll 3
     for (int v = 0; v < NV; ++v) w[v] = (__m512bh)_mm512_loadu_ps(panel + p * kColumns + v * kVector);
@@ -87,6 +82,15 @@ __attribute__((noinline)) void Tile(const uint16_t* x, int64_t xs, const float* 
 #pragma GCC unroll 3
       for (int v = 0; v < NV; ++v) acc[i][v] = _mm512_dpbf16_ps(acc[i][v], xv, w[v]);
     }
+  };
+  if (ahead.rows > 0) {
+    Prefetcher prefetch(ahead, pairs);
+    for (int64_t p = 0; p < pairs; ++p) {
+      prefetch.Next();
+      step(p);
+    }
+  } else {
+    for (int64_t p = 0; p < pairs; ++p) step(p);
   }
 #pragma GCC unroll 8
   for (int i = 0; i < MR; ++i) {
@@ -104,12 +108,13 @@ __attribute__((noinline)) void Tile(const uint16_t* x, int64_t xs, const float* 
 
 template <int NV>
 void Rows(const uint16_t* x, int64_t xs, const float* panel, int64_t m, int64_t pairs, float* block, bool first_chunk,
-          float* total, bool first_block) {
+          float* total, bool first_block, const Ahead& ahead) {
   int64_t i = 0;
   auto run = [&](auto tile, int64_t rows) {
     for (; i + rows <= m; i += rows) {
       tile(x + i * xs, xs, panel, pairs, block + i * kColumns, first_chunk,
-           total == nullptr ? nullptr : total + i * kColumns, first_block);
+           total == nullptr ? nullptr : total + i * kColumns, first_block,
+           i == 0 && ahead.rows > 0 ? ahead : AheadOfX(x + (i + rows) * xs, xs * 2, m - i - rows, rows, pairs * 4));
     }
   };
   run(Tile<8, NV>, 8);
@@ -119,16 +124,16 @@ void Rows(const uint16_t* x, int64_t xs, const float* panel, int64_t m, int64_t 
 }
 
 void Multiply(const void* x_void, int64_t xs, const void* panel_void, int64_t m, int64_t n, int64_t k, float* block,
-              bool first_chunk, float* total, bool first_block) {
+              bool first_chunk, float* total, bool first_block, const Ahead& ahead) {
   const uint16_t* x = static_cast<const uint16_t*>(x_void);
   const float* panel = static_cast<const float*>(panel_void);
   const int64_t pairs = (k + 1) / 2;
   if (n <= kVector) {
-    Rows<1>(x, xs, panel, m, pairs, block, first_chunk, total, first_block);
+    Rows<1>(x, xs, panel, m, pairs, block, first_chunk, total, first_block, ahead);
   } else if (n <= 2 * kVector) {
-    Rows<2>(x, xs, panel, m, pairs, block, first_chunk, total, first_block);
+    Rows<2>(x, xs, panel, m, pairs, block, first_chunk, total, first_block, ahead);
   } else {
-    Rows<3>(x, xs, panel, m, pairs, block, first_chunk, total, first_block);
+    Rows<3>(x, xs, panel, m, pairs, block, first_chunk, total, first_block, ahead);
   }
 }
 

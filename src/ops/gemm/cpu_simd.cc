@@ -9,7 +9,7 @@
 // foreach_target.h first
 #include <hwy/highway.h>
 
-#include <hwy/cache_control.h>
+#include <type_traits>
 
 #include "ops/common/float_io-inl.h"
 #include "ops/gemm/kernels.h"
@@ -23,6 +23,7 @@ namespace fluvial::ops::gemm {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
+namespace common = fluvial::ops::HWY_NAMESPACE;
 using fluvial::ops::HWY_NAMESPACE::LoadF;
 using fluvial::ops::HWY_NAMESPACE::StoreF;
 using DF = hn::ScalableTag<float>;
@@ -43,8 +44,7 @@ constexpr int kMaxRows = FLUVIAL_GEMM_512 ? 8 : 4;
 
 // panel[l][j] = w[j][l] for a group of rows, one register wide; rows from `rows` on are zero.
 template <class TW>
-HWY_INLINE void PackVector(const TW* w, int64_t ws, int64_t rows, int64_t k, float* panel,
-                           [[maybe_unused]] const TW* ahead) {
+HWY_INLINE void PackVector(const TW* w, int64_t ws, int64_t rows, int64_t k, float* panel) {
   const hn::CappedTag<float, 1> d1;
   int64_t l = 0;
 #if FLUVIAL_GEMM_512
@@ -52,9 +52,6 @@ HWY_INLINE void PackVector(const TW* w, int64_t ws, int64_t rows, int64_t k, flo
     __m512 row[16];
 #pragma GCC unroll 16
     for (int r = 0; r < 16; ++r) row[r] = r < rows ? LoadF(DF(), w + r * ws + l).raw : _mm512_setzero_ps();
-    if (ahead != nullptr && l * int64_t(sizeof(TW)) % 64 == 0) {
-      for (int64_t r = 0; r < rows; ++r) hwy::Prefetch(ahead + r * ws + l);
-    }
     Transpose16(row);
 #pragma GCC unroll 16
     for (int p = 0; p < 16; ++p) _mm512_storeu_ps(panel + (l + p) * kColumns, row[p]);
@@ -89,24 +86,22 @@ HWY_INLINE void PackVector(const TW* w, int64_t ws, int64_t rows, int64_t k, flo
 }
 
 template <class TW>
-void Pack(const void* w_void, int64_t ws, int64_t n, int64_t k, void* panel, const void* ahead_void) {
+void Pack(const void* w_void, int64_t ws, int64_t n, int64_t k, void* panel) {
   const TW* w = static_cast<const TW*>(w_void);
-  const TW* ahead = static_cast<const TW*>(ahead_void);
   for (int64_t j = 0; j < n; j += kLanes) {
     float* to = static_cast<float*>(panel) + j;
-    const TW* next = ahead == nullptr ? nullptr : ahead + j * ws;
     // The full width has its own instance, in which every row is known to be there.
     if (n - j >= kLanes) {
-      PackVector(w + j * ws, ws, kLanes, k, to, next);
+      PackVector(w + j * ws, ws, kLanes, k, to);
     } else {
-      PackVector(w + j * ws, ws, n - j, k, to, next);
+      PackVector(w + j * ws, ws, n - j, k, to);
     }
   }
 }
 
 template <int MR, int NV>
 HWY_NOINLINE void Tile(const float* x, int64_t xs, const float* panel, int64_t k, float* block, bool first_chunk,
-                       float* total, bool first_block) {
+                       float* total, bool first_block, const Ahead& ahead) {
   const DF d;
   VF acc[MR][NV];
 #pragma GCC unroll 8
@@ -116,7 +111,7 @@ HWY_NOINLINE void Tile(const float* x, int64_t xs, const float* panel, int64_t k
       acc[i][v] = first_chunk ? hn::Zero(d) : hn::LoadU(d, block + i * kColumns + v * kLanes);
     }
   }
-  for (int64_t l = 0; l < k; ++l) {
+  auto step = [&](int64_t l) HWY_ATTR {
     VF w[NV];
 #pragma GCC unroll 3
     for (int v = 0; v < NV; ++v) w[v] = hn::LoadU(d, panel + l * kColumns + v * kLanes);
@@ -126,6 +121,15 @@ HWY_NOINLINE void Tile(const float* x, int64_t xs, const float* panel, int64_t k
 #pragma GCC unroll 3
       for (int v = 0; v < NV; ++v) acc[i][v] = hn::MulAdd(xv, w[v], acc[i][v]);
     }
+  };
+  if (ahead.rows > 0) {
+    Prefetcher prefetch(ahead, k);
+    for (int64_t l = 0; l < k; ++l) {
+      prefetch.Next();
+      step(l);
+    }
+  } else {
+    for (int64_t l = 0; l < k; ++l) step(l);
   }
 #pragma GCC unroll 8
   for (int i = 0; i < MR; ++i) {
@@ -143,34 +147,35 @@ HWY_NOINLINE void Tile(const float* x, int64_t xs, const float* panel, int64_t k
 
 template <int MR, int NV>
 HWY_INLINE int64_t Tiles(const float* x, int64_t xs, const float* panel, int64_t i, int64_t m, int64_t k, float* block,
-                         bool first_chunk, float* total, bool first_block) {
+                         bool first_chunk, float* total, bool first_block, const Ahead& ahead) {
   for (; i + MR <= m; i += MR) {
     Tile<MR, NV>(x + i * xs, xs, panel, k, block + i * kColumns, first_chunk,
-                 total == nullptr ? nullptr : total + i * kColumns, first_block);
+                 total == nullptr ? nullptr : total + i * kColumns, first_block,
+                 i == 0 && ahead.rows > 0 ? ahead : AheadOfX(x + (i + MR) * xs, xs * 4, m - i - MR, MR, k * 4));
   }
   return i;
 }
 
 template <int NV>
 void Rows(const float* x, int64_t xs, const float* panel, int64_t m, int64_t k, float* block, bool first_chunk,
-          float* total, bool first_block) {
+          float* total, bool first_block, const Ahead& ahead) {
   int64_t i = 0;
-  if constexpr (kMaxRows == 8) i = Tiles<8, NV>(x, xs, panel, i, m, k, block, first_chunk, total, first_block);
-  i = Tiles<4, NV>(x, xs, panel, i, m, k, block, first_chunk, total, first_block);
-  i = Tiles<2, NV>(x, xs, panel, i, m, k, block, first_chunk, total, first_block);
-  Tiles<1, NV>(x, xs, panel, i, m, k, block, first_chunk, total, first_block);
+  if constexpr (kMaxRows == 8) i = Tiles<8, NV>(x, xs, panel, i, m, k, block, first_chunk, total, first_block, ahead);
+  i = Tiles<4, NV>(x, xs, panel, i, m, k, block, first_chunk, total, first_block, ahead);
+  i = Tiles<2, NV>(x, xs, panel, i, m, k, block, first_chunk, total, first_block, ahead);
+  Tiles<1, NV>(x, xs, panel, i, m, k, block, first_chunk, total, first_block, ahead);
 }
 
 void Multiply(const void* x_void, int64_t xs, const void* panel_void, int64_t m, int64_t n, int64_t k, float* block,
-              bool first_chunk, float* total, bool first_block) {
+              bool first_chunk, float* total, bool first_block, const Ahead& ahead) {
   const float* x = static_cast<const float*>(x_void);
   const float* panel = static_cast<const float*>(panel_void);
   if (n <= kLanes) {
-    Rows<1>(x, xs, panel, m, k, block, first_chunk, total, first_block);
+    Rows<1>(x, xs, panel, m, k, block, first_chunk, total, first_block, ahead);
   } else if (n <= 2 * kLanes) {
-    Rows<2>(x, xs, panel, m, k, block, first_chunk, total, first_block);
+    Rows<2>(x, xs, panel, m, k, block, first_chunk, total, first_block, ahead);
   } else {
-    Rows<3>(x, xs, panel, m, k, block, first_chunk, total, first_block);
+    Rows<3>(x, xs, panel, m, k, block, first_chunk, total, first_block, ahead);
   }
 }
 
@@ -195,63 +200,32 @@ Kernel GetKernel(DType w) {
   return kernel;
 }
 
-template <class T>
-void ToFloats(const T* x, int64_t k, float* out) {
-  const DF d;
-  const hn::CappedTag<float, 1> d1;
-  const int64_t L = int64_t(hn::Lanes(d));
-  int64_t l = 0;
-  for (; l + L <= k; l += L) hn::StoreU(LoadF(d, x + l), d, out + l);
-  for (; l < k; ++l) hn::StoreU(LoadF(d1, x + l), d1, out + l);
-}
-
-void ToFloat(const void* x, DType dtype, int64_t k, float* out) {
-  switch (dtype) {
-    case DType::kBF16:
-      return ToFloats(static_cast<const BFloat16*>(x), k, out);
-    case DType::kF16:
-      return ToFloats(static_cast<const Float16*>(x), k, out);
-    default:
-      return ToFloats(static_cast<const float*>(x), k, out);
-  }
-}
+void ToFloat(const void* x, DType dtype, int64_t k, float* out) { common::LoadRow(x, dtype, k, out); }
 
 template <class TB, class TY>
-void FinishTyped(const float* c, const TB* bias, int64_t n, TY* y) {
+void FinishTyped(const float* c, int64_t ldc, const TB* bias, int64_t m, int64_t n, TY* y, int64_t ys) {
   const DF d;
   const hn::CappedTag<float, 1> d1;
-  const int64_t L = int64_t(hn::Lanes(d));
-  int64_t j = 0;
-  if (bias == nullptr) {
-    for (; j + L <= n; j += L) StoreF(hn::LoadU(d, c + j), d, y + j);
-    for (; j < n; ++j) StoreF(hn::LoadU(d1, c + j), d1, y + j);
-  } else {
-    for (; j + L <= n; j += L) StoreF(hn::Add(hn::LoadU(d, c + j), LoadF(d, bias + j)), d, y + j);
-    for (; j < n; ++j) StoreF(hn::Add(hn::LoadU(d1, c + j), LoadF(d1, bias + j)), d1, y + j);
+  for (int64_t i = 0; i < m; ++i, c += ldc, y += ys) {
+    int64_t j = 0;
+    if (bias == nullptr) {
+      for (; j + kLanes <= n; j += kLanes) StoreF(hn::LoadU(d, c + j), d, y + j);
+      for (; j < n; ++j) StoreF(hn::LoadU(d1, c + j), d1, y + j);
+    } else {
+      for (; j + kLanes <= n; j += kLanes) StoreF(hn::Add(hn::LoadU(d, c + j), LoadF(d, bias + j)), d, y + j);
+      for (; j < n; ++j) StoreF(hn::Add(hn::LoadU(d1, c + j), LoadF(d1, bias + j)), d1, y + j);
+    }
   }
 }
 
-template <class TY>
-void FinishTo(const float* c, const void* bias, DType bias_dtype, int64_t n, TY* y) {
-  switch (bias_dtype) {
-    case DType::kBF16:
-      return FinishTyped(c, static_cast<const BFloat16*>(bias), n, y);
-    case DType::kF16:
-      return FinishTyped(c, static_cast<const Float16*>(bias), n, y);
-    default:
-      return FinishTyped(c, static_cast<const float*>(bias), n, y);
-  }
-}
-
-void Finish(const float* c, const void* bias, DType bias_dtype, int64_t n, void* y, DType y_dtype) {
-  switch (y_dtype) {
-    case DType::kBF16:
-      return FinishTo(c, bias, bias_dtype, n, static_cast<BFloat16*>(y));
-    case DType::kF16:
-      return FinishTo(c, bias, bias_dtype, n, static_cast<Float16*>(y));
-    default:
-      return FinishTo(c, bias, bias_dtype, n, static_cast<float*>(y));
-  }
+void Finish(const float* c, int64_t ldc, const void* bias, DType bias_dtype, int64_t m, int64_t n, void* y, int64_t ys,
+            DType y_dtype) {
+  common::WithFloatType(y_dtype, [&](auto* ty) HWY_ATTR {
+    common::WithFloatType(bias_dtype, [&](auto* tb) HWY_ATTR {
+      using TB = std::remove_pointer_t<decltype(tb)>;
+      FinishTyped(c, ldc, static_cast<const TB*>(bias), m, n, static_cast<decltype(ty)>(y), ys);
+    });
+  });
 }
 
 const char* TargetName() { return hwy::TargetName(HWY_TARGET); }
@@ -275,8 +249,9 @@ std::string_view SimdTargetName() { return HWY_DYNAMIC_DISPATCH(TargetName)(); }
 
 void ToFloatRow(const void* x, DType dtype, int64_t k, float* out) { HWY_DYNAMIC_DISPATCH(ToFloat)(x, dtype, k, out); }
 
-void FinishRow(const float* c, const void* bias, DType bias_dtype, int64_t n, void* y, DType y_dtype) {
-  HWY_DYNAMIC_DISPATCH(Finish)(c, bias, bias_dtype, n, y, y_dtype);
+void FinishTile(const float* c, int64_t ldc, const void* bias, DType bias_dtype, int64_t m, int64_t n, void* y,
+                int64_t ys, DType y_dtype) {
+  HWY_DYNAMIC_DISPATCH(Finish)(c, ldc, bias, bias_dtype, m, n, y, ys, y_dtype);
 }
 
 }  // namespace fluvial::ops::gemm

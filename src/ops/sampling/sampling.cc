@@ -34,119 +34,135 @@ struct Scratch {
   std::vector<Candidate> candidates;
 };
 
-/// Moves the tokens that top-p keeps to the front, in no order, and returns how many: the smallest set of leading
-/// tokens (Before) whose mass reaches `mass`. A quickselect on mass, linear on average, since sorting a whole
-/// vocabulary for a flat distribution would cost more than the rest of the step.
-size_t KeepTopMass(std::vector<Candidate>& c, double mass) {
-  size_t begin = 0, end = c.size();
-  double before = 0;  // mass of [0, begin), all of it kept
-  while (end - begin > 32) {
-    const Candidate pivot = c[begin + (end - begin) / 2];
-    const auto middle = std::partition(c.begin() + static_cast<int64_t>(begin), c.begin() + static_cast<int64_t>(end),
-                                       [&](const Candidate& x) { return Before(x, pivot); });
-    const size_t split = static_cast<size_t>(middle - c.begin());
-    double upper = 0;
-    for (size_t i = begin; i < split; ++i) upper += c[i].weight;
-    if (before + upper >= mass) {
-      end = split;
-      if (end == begin) break;
-      continue;
+/// Step 7 for a row without top-k. A sort of the vocabulary would cost more than the rest of the step, so the score at
+/// which the mass is reached is bracketed by passes that each measure the mass above kThresholds scores; only what is
+/// left between the ends of the bracket is sorted. `total` is the mass of all weights.
+Boundary TopPBoundary(const float* scores, const float* weights, int64_t vocab, float max, float temperature,
+                      double mass, double total, Scratch& w) {
+  // All tokens lighter than (total - mass) / vocab together weigh less than total - mass: they are outside.
+  const double lightest = (total - mass) / static_cast<double>(vocab);
+  float low = lightest > 0 ? max + temperature * static_cast<float>(std::log(lightest)) : kMinusInfinity;
+  low = std::max(low - std::abs(low) * 1e-5f, max - 88.0f * temperature);
+  float high = std::nextafter(max, std::numeric_limits<float>::infinity());
+  double mass_high = 0, mass_low = total;  // mass at or above: mass_low >= mass > mass_high
+  for (int pass = 0; pass < 12; ++pass) {
+    // Between the ends no weight is lighter than low's: that bounds how many tokens are left.
+    const double lightest_left = std::exp((static_cast<double>(low) - static_cast<double>(max)) / temperature);
+    if (mass_low - mass_high < 256 * lightest_left) break;
+    float threshold[kThresholds];
+    double at_least[kThresholds];
+    const float step = (high - low) / (kThresholds + 1);
+    if (!(low + step > low) || !(high - step < high)) break;
+    for (int t = 0; t < kThresholds; ++t) threshold[t] = low + step * static_cast<float>(t + 1);
+    MassAtLeast(scores, weights, vocab, threshold, at_least);
+    for (int t = 0; t < kThresholds; ++t) {
+      if (at_least[t] >= mass) {
+        low = threshold[t];
+        mass_low = at_least[t];
+      } else {
+        high = threshold[t];
+        mass_high = at_least[t];
+        break;
+      }
     }
-    // All of the upper part is kept; the pivot is the next token, so the lower part shrinks by one at least.
-    before += upper;
-    begin = split;
-    const auto at = std::find_if(middle, c.begin() + static_cast<int64_t>(end),
-                                 [&](const Candidate& x) { return x.id == pivot.id; });
-    std::iter_swap(middle, at);
-    before += c[begin++].weight;
-    if (before >= mass) return begin;
   }
-  std::sort(c.begin() + static_cast<int64_t>(begin), c.begin() + static_cast<int64_t>(end), Before);
-  while (begin < end && (begin == 0 || before < mass)) before += c[begin++].weight;
-  return begin;
-}
-
-/// Draws from weights in order of rising id.
-int32_t Draw(std::vector<Candidate>& c, double uniform) {
-  std::sort(c.begin(), c.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
-  double total = 0;
-  for (const Candidate& x : c) total += x.weight;
-  const double target = uniform * total;
-  double sum = 0;
-  int32_t last = c.front().id;
-  for (const Candidate& x : c) {
-    if (x.weight <= 0) continue;
-    sum += x.weight;
-    last = x.id;
-    if (sum > target) break;
+  w.ids.clear();
+  CollectBetween(scores, vocab, low, high, &w.ids);
+  // ids rise: a stable sort keeps the lowest id first among equals.
+  std::stable_sort(w.ids.begin(), w.ids.end(), [&](int32_t x, int32_t y) { return scores[x] > scores[y]; });
+  Boundary last;
+  double before = mass_high;
+  for (int32_t id : w.ids) {
+    if (before >= mass && last.id != std::numeric_limits<int64_t>::max()) break;
+    last.score = scores[id];
+    last.id = id;
+    before += static_cast<double>(weights[id]);
   }
   return last;
 }
 
-/// Draws from the softmax of the whole row.
-int32_t DrawFromAll(const float* scores, int64_t vocab, float max, float temperature, double uniform, Scratch& w) {
-  w.weights.resize(static_cast<size_t>(vocab));
-  w.block_sums.resize(static_cast<size_t>((vocab + kBlock - 1) / kBlock));
-  ExpBlocks(scores, vocab, max, 1.0f / temperature, w.weights.data(), w.block_sums.data());
+/// Draws from w.weights over the tokens up to the boundary, in order of rising id. w.block_sums holds their sums.
+int32_t DrawFromBlocks(const float* scores, int64_t vocab, const Boundary& boundary, double uniform, Scratch& w) {
   double total = 0;
   for (double s : w.block_sums) total += s;
   const double target = uniform * total;
   double sum = 0;
   size_t block = 0;
   while (block + 1 < w.block_sums.size() && sum + w.block_sums[block] <= target) sum += w.block_sums[block++];
+  auto kept = [&](int64_t i) { return w.weights[i] > 0 && boundary.Keeps(scores[i], w.weights[i], i); };
   // Rounding may place the target behind the block's last weight: then the last token with any weight is taken.
-  int64_t last = -1;
+  int64_t chosen = -1;
   for (int64_t i = static_cast<int64_t>(block) * kBlock; i < vocab; ++i) {
-    if (w.weights[i] <= 0) continue;
+    if (!kept(i)) continue;
     sum += static_cast<double>(w.weights[i]);
-    last = i;
+    chosen = i;
     if (sum > target) break;
   }
-  for (int64_t i = vocab - 1; last < 0; --i) {
-    if (w.weights[i] > 0) last = i;
+  for (int64_t i = vocab - 1; chosen < 0; --i) {
+    if (kept(i)) chosen = i;
   }
-  return static_cast<int32_t>(last);
+  return static_cast<int32_t>(chosen);
+}
+
+/// Steps 7 to 9 for a row without top-k.
+int32_t PickWithoutTopK(const Params& p, const float* scores, int64_t vocab, float max, double uniform, Scratch& w) {
+  w.weights.resize(static_cast<size_t>(vocab));
+  w.block_sums.resize(static_cast<size_t>((vocab + kBlock - 1) / kBlock));
+  ExpBlocks(scores, vocab, max, 1.0f / p.temperature, w.weights.data(), w.block_sums.data());
+  Boundary last;
+  if (p.top_p < 1) {
+    double total = 0;
+    for (double s : w.block_sums) total += s;
+    last = TopPBoundary(scores, w.weights.data(), vocab, max, p.temperature, static_cast<double>(p.top_p) * total,
+                        total, w);
+  }
+  last.min_weight = p.min_p;  // the largest weight is 1
+  if (p.top_p < 1 || p.min_p > 0) KeptBlocks(scores, w.weights.data(), vocab, last, w.block_sums.data());
+  return DrawFromBlocks(scores, vocab, last, uniform, w);
+}
+
+/// Steps 6 to 9 for a row with top-k: few candidates, sorted.
+int32_t PickWithTopK(const Params& p, const float* scores, int64_t vocab, float max, double uniform, Scratch& w) {
+  const float kth = KthLargest(scores, vocab, p.top_k, &w.buffer);
+  w.ids.clear();
+  // Weights below e^-88 are nothing in fp32.
+  CollectAtLeast(scores, vocab, std::max(kth, max - 88.0f * p.temperature), &w.ids);
+  w.candidates.clear();
+  double total = 0;
+  for (int32_t id : w.ids) {
+    const double x = (static_cast<double>(scores[id]) - static_cast<double>(max)) / p.temperature;
+    w.candidates.push_back({scores[id], id, std::exp(x)});
+    total += w.candidates.back().weight;
+  }
+  if (p.top_p < 1) {
+    std::sort(w.candidates.begin(), w.candidates.end(), Before);
+    const double mass = static_cast<double>(p.top_p) * total;
+    double before = 0;
+    size_t kept = 0;
+    while (kept < w.candidates.size() && (kept == 0 || before < mass)) before += w.candidates[kept++].weight;
+    w.candidates.resize(kept);
+    std::sort(w.candidates.begin(), w.candidates.end(), [](const auto& x, const auto& y) { return x.id < y.id; });
+  }
+  // The largest weight is 1 exactly, so min-p leaves at least that token.
+  std::erase_if(w.candidates, [&](const Candidate& c) { return c.weight < static_cast<double>(p.min_p); });
+  total = 0;
+  for (const Candidate& c : w.candidates) total += c.weight;
+  const double target = uniform * total;
+  double sum = 0;
+  for (const Candidate& c : w.candidates) {
+    sum += c.weight;
+    if (sum > target) return c.id;
+  }
+  return w.candidates.back().id;
 }
 
 /// Steps 5 to 9 on scores whose maximum is finite.
-int32_t Pick(const Row& row, const float* scores, int64_t vocab, float max, Scratch& w) {
+int32_t Pick(const Row& row, const float* scores, int64_t vocab, const MaxScan& max, Scratch& w) {
   const Params& p = *row.params;
-  if (p.greedy()) return static_cast<int32_t>(FirstEqual(scores, vocab, max));
+  if (p.greedy()) return static_cast<int32_t>(max.index);
   const double uniform = Uniform(p.seed, row.position);
-  const bool top_k = p.top_k > 0 && p.top_k < vocab;
-  if (!top_k && p.top_p >= 1 && p.min_p <= 0) {
-    return DrawFromAll(scores, vocab, max, p.temperature, uniform, w);
-  }
-  // Every token below `floor` has weight 0 in fp32 or falls to top-k.
-  float floor = max - 88.0f * p.temperature;
-  if (top_k) floor = std::max(floor, KthLargest(scores, vocab, p.top_k, &w.buffer));
-  double total = 0;
-  if (!top_k && p.top_p < 1) {
-    total = SumExp(scores, vocab, max, 1.0f / p.temperature);
-  }
-  if (!top_k && p.min_p > 0 && p.top_p >= 1) {
-    // min-p alone: collect a little more than needed, the exact rule follows.
-    floor = std::max(floor, max + (std::log(p.min_p) - 1e-3f) * p.temperature - std::abs(max) * 1e-6f);
-  }
-  w.ids.clear();
-  CollectAtLeast(scores, vocab, floor, &w.ids);
-  w.candidates.clear();
-  const double inverse = 1.0 / static_cast<double>(p.temperature);
-  for (int32_t id : w.ids) {
-    const double x = (static_cast<double>(scores[id]) - static_cast<double>(max)) * inverse;
-    w.candidates.push_back({scores[id], id, std::exp(x)});
-  }
-  if (p.top_p < 1) {
-    if (top_k) {
-      for (const Candidate& c : w.candidates) total += c.weight;
-    }
-    w.candidates.resize(KeepTopMass(w.candidates, static_cast<double>(p.top_p) * total));
-  }
-  if (p.min_p > 0) {
-    // The largest weight is 1 exactly and is always kept by the steps before.
-    std::erase_if(w.candidates, [&](const Candidate& c) { return c.weight < static_cast<double>(p.min_p); });
-  }
-  return Draw(w.candidates, uniform);
+  if (p.top_k > 0 && p.top_k < vocab) return PickWithTopK(p, scores, vocab, max.max, uniform, w);
+  return PickWithoutTopK(p, scores, vocab, max.max, uniform, w);
 }
 
 void FillLogprobs(const float* logits, int64_t vocab, float max, int32_t token, int32_t count, Scratch& w,
@@ -177,15 +193,15 @@ Outcome SampleRow(const Row& row, int64_t vocab, Scratch& w) {
     return out;
   }
   const float* scores = row.logits;
-  float max = raw.max;
+  MaxScan max = raw;
   if (NeedsProcessing(row)) {
     w.scores.resize(static_cast<size_t>(vocab));
     std::memcpy(w.scores.data(), row.logits, static_cast<size_t>(vocab) * sizeof(float));
     Process(row, vocab, w.scores.data());
     scores = w.scores.data();
-    max = FindMax(scores, vocab).max;
+    max = FindMax(scores, vocab);
   }
-  if (max == kMinusInfinity) {
+  if (max.max == kMinusInfinity) {
     out.verdict = Verdict::kNoToken;
     return out;
   }

@@ -131,6 +131,7 @@ TEST_P(Sampling, ScansMatchPlainLoops) {
     if (n % 3 == 0) x[n / 2] = -kInf;
     const float largest = *std::max_element(x.begin(), x.end());
     EXPECT_EQ(FindMax(x.data(), n).max, largest);
+    EXPECT_EQ(FindMax(x.data(), n).index, std::find(x.begin(), x.end(), largest) - x.begin());
     EXPECT_FALSE(FindMax(x.data(), n).nan);
     EXPECT_EQ(FirstEqual(x.data(), n, largest), std::find(x.begin(), x.end(), largest) - x.begin());
     EXPECT_EQ(FirstEqual(x.data(), n, 99.0f), n);
@@ -139,6 +140,13 @@ TEST_P(Sampling, ScansMatchPlainLoops) {
     CollectAtLeast(x.data(), n, x[0], &got);
     for (int32_t i = 0; i < n; ++i) {
       if (x[i] >= x[0]) want.push_back(i);
+    }
+    EXPECT_EQ(got, want);
+    got.clear();
+    want.clear();
+    CollectBetween(x.data(), n, -0.5f, 1.0f, &got);
+    for (int32_t i = 0; i < n; ++i) {
+      if (x[i] >= -0.5f && x[i] < 1.0f) want.push_back(i);
     }
     EXPECT_EQ(got, want);
     std::vector<float> sorted = x, buffer;
@@ -152,6 +160,35 @@ TEST_P(Sampling, ScansMatchPlainLoops) {
     EXPECT_NEAR(SumExp(x.data(), n, largest, 0.5f), sum, sum * 1e-6);
     x[n - 1] = kNan;
     EXPECT_TRUE(FindMax(x.data(), n).nan);
+  }
+}
+
+// Weights are whole numbers, so masses are exact; 2500 values take three blocks and a tail.
+TEST_P(Sampling, MassesAndKeptSumsAreExact) {
+  const int64_t n = 2500;
+  std::vector<float> x = RandomLogits(n, 2, 8), w(n);
+  for (int64_t i = 0; i < n; ++i) {
+    x[i] = std::round(x[i]);  // many ties
+    w[i] = static_cast<float>(i % 7);
+  }
+  const float threshold[kThresholds] = {-10, -2, -1, 0, 0.5f, 1, 3, 99};
+  double mass[kThresholds];
+  MassAtLeast(x.data(), w.data(), n, threshold, mass);
+  for (int t = 0; t < kThresholds; ++t) {
+    double want = 0;
+    for (int64_t i = 0; i < n; ++i) want += x[i] >= threshold[t] ? w[i] : 0;
+    EXPECT_EQ(mass[t], want) << t;
+  }
+  for (int64_t id : {int64_t{0}, int64_t{5}, int64_t{1023}, int64_t{1024}, int64_t{1500}, n - 1, n + 5000}) {
+    double sums[3];
+    KeptBlocks(x.data(), w.data(), n, {1.0f, id, 3.0f}, sums);
+    for (int64_t b = 0; b < 3; ++b) {
+      double want = 0;
+      for (int64_t i = b * kBlock; i < std::min((b + 1) * kBlock, n); ++i) {
+        want += w[i] >= 3 && (x[i] > 1 || (x[i] == 1 && i <= id)) ? w[i] : 0;
+      }
+      EXPECT_EQ(sums[b], want) << id << " " << b;
+    }
   }
 }
 
@@ -304,6 +341,21 @@ TEST_P(Sampling, WholeVocabularyWithFlatAndPeakedRows) {
       ASSERT_LE(u, before[got.token + 1] + 1e-4) << spread << " " << which;
     }
   }
+}
+
+// Equal scores throughout: top-p cuts by id alone. Half of 1000 tokens, give or take one where sums round.
+TEST_P(Sampling, TopPAmongEqualScoresKeepsTheLowestIds) {
+  const int64_t vocab = 1000;
+  const std::vector<float> logits(vocab, 3.0f);
+  Params p;
+  p.top_p = 0.5f;
+  int32_t largest = 0;
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
+    p.seed = seed;
+    largest = std::max(largest, SampleOne({logits.data(), &p}, vocab).token);
+  }
+  EXPECT_GE(largest, 490);  // (490/500)^3000 < 1e-26
+  EXPECT_LE(largest, 500);
 }
 
 TEST_P(Sampling, LogprobsAreOfTheRawLogits) {

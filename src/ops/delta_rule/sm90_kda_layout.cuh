@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shared memory and work distribution of the KDA prefill kernel (sm90_kda_prefill.cuh explains the algorithm).
+#pragma once
+
+#include <cstddef>
+
+#include "ops/delta_rule/sm90_delta_params.h"
+#include "ops/delta_rule/sm90_ptx.cuh"
+
+namespace fluvial::sm90::kda16 {
+
+constexpr int kChunk = 16;
+constexpr int kDim = 128;  // K = V
+constexpr int kTeams = 4;  // factor teams; team t makes chunks t, t + kTeams, ...
+constexpr int kTeamThreads = 64;
+constexpr int kMathThreads = 256;
+constexpr int kThreads = kMathThreads + kTeams * kTeamThreads;
+constexpr int kTile = kChunk * kDim * 2;  // bytes of one bf16 chunk tile
+
+constexpr int kStagesPerTeam = 2;
+constexpr int kStages = kStagesPerTeam * kTeams;  // chunk c is built in stage c % kStages by team c % kTeams
+constexpr int kMathRegisters = 160, kTeamRegisters = 96;
+constexpr int kDecayPitch = 36;  // floats; 32 would put the four lanes of a quad on one bank
+
+/// One pipeline stage, written by a team, read by both math warpgroups. Two per team: it fills one while the chain
+/// still reads the other. Tiles hold [channel half][row][64 channels] with the 128-byte swizzle: 16-byte unit u of
+/// row r sits at u ^ (r & 7).
+struct alignas(1024) Stage {
+  uint8_t operands[2 * kTile];  // rows 0..15 kd, 16..31 qd: [half][32][128 B]
+  uint8_t w[kTile];             // [half][16][128 B], columns contiguous (MN-major B operand)
+  uint8_t v[kTile];             // [half][16][128 B]
+  uint8_t p[512];               // P' as [i/8][j/8][i%8][j%8], no swizzle
+  float
+      decay[4 * kDecayPitch];  // e^G_end of channel 8 j + 2 m + e at [m][2 j + e]: eight 16-byte loads per math thread
+};
+constexpr uint32_t kHalf = 32 * 128;  // bytes between the channel halves of `operands`
+constexpr uint32_t kQdRows = 16 * 128;
+
+/// A team's private memory.
+struct alignas(1024) Scratch {
+  uint8_t x[kTile], k[kTile], q[kTile];  // raw inputs of the next chunk to form
+  uint8_t kn[kTile];
+  float a_columns[kChunk][20];           // A transposed: [j][i]; 20 keeps rows 16-byte aligned
+  uint8_t y[kChunk * 32];                // (T diag(beta))^T as [j][i] bf16
+  float k_norm[kChunk], q_norm[kChunk];  // row factors, 0 beyond the end of the sequence
+};
+
+struct Smem {
+  Stage stage[kStages];
+  Scratch scratch[kTeams];
+  uint8_t out[8][512];      // per math warp: [16 tokens][16 values] bf16 on its way out
+  uint64_t full[kStages];   // factors are written
+  uint64_t empty[kStages];  // the chain has read them
+  uint64_t v[kStages];      // v has arrived
+  uint64_t raw[kTeams];     // q, k, gate have arrived
+};
+
+/// Byte offset of (row, 16-byte unit 0..15) in a tile of `rows` rows.
+template <int kRows>
+__device__ __forceinline__ uint32_t TileOffset(int row, int unit) {
+  return (unit >> 3) * (kRows * 128) + row * 128 + (((unit ^ row) & 7) << 4);
+}
+
+enum class Mode { kWhole, kScan, kReplay };
+
+/// What one CTA works on.
+struct Task {
+  int seq, head;
+  int64_t begin, length;  // tokens
+  bool transfer;          // kScan: from the identity with v = 0, for M
+  bool last;              // the sequence's last segment
+  float* workspace;       // [V][K] fp32 of this segment: kScan writes its b or M, kReplay reads its start state
+};
+
+/// Segments of a sequence of `length` tokens: at least one, so that an empty sequence hands its state on.
+__device__ __forceinline__ int Segments(int64_t length, int64_t segment) {
+  return max(1, static_cast<int>((length + segment - 1) / segment));
+}
+
+/// Finds the task of this block; false when the grid is larger than the work. In kScan and kReplay the grid is
+/// (segments, heads [x 2 in kScan]); segment s of a sequence is `segment_tokens` tokens from s * segment_tokens.
+template <Mode kMode>
+__device__ __forceinline__ bool FindTask(const DeltaParams& p, Task* task) {
+  const int sequences = p.header->sequences;
+  if constexpr (kMode == Mode::kWhole) {
+    const int index = blockIdx.x / p.hv;
+    if (index >= sequences) return false;
+    task->seq = p.order[index];
+    task->head = blockIdx.x % p.hv;
+    task->begin = p.offsets[task->seq];
+    task->length = p.offsets[task->seq + 1] - task->begin;
+    task->last = true;
+    return true;
+  } else {
+    constexpr int kKinds = kMode == Mode::kScan ? 2 : 1;
+    const int per_segment = p.hv * kKinds;
+    const int index = blockIdx.x / per_segment, rest = blockIdx.x % per_segment;
+    task->head = rest % p.hv;
+    task->transfer = rest >= p.hv;
+    int first = 0;  // segments of the sequences before
+    for (int n = 0; n < sequences; ++n) {
+      const int64_t begin = p.offsets[n], length = p.offsets[n + 1] - begin;
+      const int count = Segments(length, p.segment_tokens);
+      if (index < first + count) {
+        const int segment = index - first;
+        task->seq = n;
+        task->begin = begin + segment * p.segment_tokens;
+        task->last = segment == count - 1;
+        task->length = task->last ? length - segment * p.segment_tokens : p.segment_tokens;
+        const int64_t cell =
+            (static_cast<int64_t>(index) * p.hv + task->head) * 2 + (kMode == Mode::kScan && task->transfer);
+        task->workspace = p.workspace + cell * (kDim * kDim);
+        return kMode == Mode::kReplay || !task->last;  // nobody starts from the end of a last segment
+      }
+      first += count;
+    }
+    return false;
+  }
+}
+
+}  // namespace fluvial::sm90::kda16
