@@ -51,7 +51,7 @@ build: bootstrap $(build_dir)/.configured  ## program, tests and benchmarks: bui
 
 .PHONY: program
 program: bootstrap $(build_dir)/.configured
-	@ninja -C $(build_dir) -j $(JOBS) --quiet fluvial
+	@ninja -C $(build_dir) -n fluvial | grep -q 'no work to do' || ninja -C $(build_dir) -j $(JOBS) fluvial
 
 $(build_dir)/.configured: $(cmake_files) | bootstrap
 	@cmake --preset $(PRESET)

@@ -23,6 +23,8 @@ constexpr const char* kExamples =
     "Examples:\n"
     "  fluvial run ./Qwen3.5-0.8B --prompt \"A river is\"   generate text, streaming\n"
     "  fluvial backends                                  every operator, its backends, and which can run here\n"
+    "  fluvial verify                                    backends against the fp64 reference\n"
+    "  fluvial bench op --suite cpu                      kernels against the floor of this machine\n"
     "  fluvial inspect ./Qwen3.5-0.8B                    what a checkpoint is\n"
     "  fluvial tokenize ./Qwen3.5-0.8B --prompt hello    token ids\n"
     "\n"

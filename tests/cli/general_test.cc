@@ -66,6 +66,20 @@ TEST_F(CliTest, BackendsTextNamesTheReason) {
   EXPECT_NE(r.out.find("H200 (assumed)"), std::string::npos);
 }
 
+TEST_F(CliTest, VerifyOneProblem) {
+  const Ran r = Run("verify --device cpu --json --problem 'kda_prefill hk=2 hv=4 lens=65,0,17 gate=bounded:-5'");
+  ASSERT_EQ(r.status, 0) << r.err << r.out;
+  const Json root = Json::parse(r.out);
+  EXPECT_EQ(root["cases"], 1);
+  EXPECT_EQ(root["failed"], 0);
+  bool cpu_ran = false;
+  for (const Json& b : root["backends"]) cpu_ran = cpu_ran || (b["backend"] == "cpu" && b["passed"] == 1);
+  EXPECT_TRUE(cpu_ran) << root;
+  ExpectError("verify --cases some", 2, "use quick or full");
+  ExpectError("verify --op softmax", 2, "softmax");
+  ExpectError("verify --problem 'kda_prefill hk=2'", 2, "lens=");
+}
+
 TEST_F(CliTest, OptionsFromTheEnvironment) {
   Ran r = Run("backends --json", "FLUVIAL_OP=gemm");
   ASSERT_EQ(r.status, 0) << r.err;

@@ -131,7 +131,7 @@ __device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, const T
     // The transposed load gives (values, tokens): matrices in the order a0 a1 a2 a3 of the A operand.
     uint32_t v[4] = {0, 0, 0, 0};
     if (kMode != Mode::kScan || !task.transfer) {
-      BarrierWait(&sm.v[at_stage], turn);
+      if constexpr (kGate == Gate::kPerChannel) BarrierWait(&sm.v[at_stage], turn);  // GDN's teams have waited
       LoadMatrix4Transposed(v, SmemAddr(st.v) + v_offset);
     }
     float4 d[8];

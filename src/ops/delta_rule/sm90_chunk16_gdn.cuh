@@ -48,40 +48,50 @@ __device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, co
   const float bias = p.dt_bias != nullptr ? p.dt_bias[head] : 0.f;
   const int issuer = 32;
 
+  // k and q of a chunk go straight into its stage, v with them on one barrier; `parts` counts the bytes.
+  auto fetch = [&](int c, int at_stage) {
+    Stage& stage = sm.stage[at_stage];
+    const uint32_t st = SmemAddr(&stage);
+    const int token = token0 + c * kChunk;
+    BarrierExpect(&sm.v[at_stage], (1 + kOutputs + with_v) * kTile);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      TensorLoad3(st + half * kHalf, &p.k_map, &sm.v[at_stage], 64 * half, key_head, token);
+      if (kOutputs) TensorLoad3(st + half * kHalf + kQdRows, &p.q_map, &sm.v[at_stage], 64 * half, key_head, token);
+      if (with_v) {
+        TensorLoad3(SmemAddr(stage.v) + half * (kTile / 2), &p.v_map, &sm.v[at_stage], 64 * half, head, token);
+      }
+    }
+  };
+  auto rows_of = [&](int c) {
+    return static_cast<int>(
+        max(int64_t{0}, min(static_cast<int64_t>(kChunk), task.length - static_cast<int64_t>(c) * kChunk)));
+  };
+  // Scalars of row lane & 15, a turn ahead.
+  uint32_t beta_next = 0;
+  float x_next = 0;
+  auto fetch_scalars = [&](int c) {
+    const int row = thread & 15;
+    if (row < rows_of(c)) {
+      const int64_t token = task.begin + static_cast<int64_t>(c) * kChunk + row;
+      x_next = LoadScalar(p.gate, p.gate_fp32, token * p.gate_row + head);
+      beta_next = LoadBeta(p, token, head);
+    }
+  };
+  if (team < chunks) {
+    if (thread == issuer) fetch(team, team);
+    fetch_scalars(team);
+  }
+
 #pragma unroll 1
   for (int c = team, n = 0; c < chunks; c += kTeams, ++n) {
     const int at_stage = team + n % kStagesPerTeam * kTeams, turn = n / kStagesPerTeam & 1;
     const int lane = Unhoisted(thread & 31);
-    Stage& stage = sm.stage[at_stage];
-    const uint32_t st = SmemAddr(&stage);
-    const int valid =
-        static_cast<int>(min(static_cast<int64_t>(kChunk), task.length - static_cast<int64_t>(c) * kChunk));
-    const int token = token0 + c * kChunk;
+    const uint32_t st = SmemAddr(&sm.stage[at_stage]);
+    const int valid = rows_of(c);
     const int row = lane & 15;
-    // Scalars of row lane & 15: loaded before anything waits.
-    float x = 0, beta = 0;
-    if (row < valid) {
-      x = LoadScalar(p.gate, p.gate_fp32, (task.begin + c * int64_t{kChunk} + row) * p.gate_row + head);
-      beta = Beta(p, LoadBeta(p, task.begin + c * int64_t{kChunk} + row, head));
-    }
-    if (n >= kStagesPerTeam) BarrierWait(&sm.empty[at_stage], turn ^ 1);  // the stage is free again
-    if (thread == issuer) {
-      BarrierExpect(&sm.raw[team], (kOutputs ? 2 : 1) * kTile);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        TensorLoad3(st + half * kHalf, &p.k_map, &sm.raw[team], 64 * half, key_head, token);
-        if (kOutputs) TensorLoad3(st + half * kHalf + kQdRows, &p.q_map, &sm.raw[team], 64 * half, key_head, token);
-      }
-      if (with_v) FetchV(p, stage.v, &sm.v[at_stage], head, token);
-      if (c + kTeams < chunks) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          TensorPrefetch3(&p.k_map, 64 * half, key_head, token + kTeams * kChunk);
-          if (kOutputs) TensorPrefetch3(&p.q_map, 64 * half, key_head, token + kTeams * kChunk);
-          if (with_v) TensorPrefetch3(&p.v_map, 64 * half, head, token + kTeams * kChunk);
-        }
-      }
-    }
+    const float x = x_next, beta = row < valid ? Beta(p, beta_next) : 0.f;
+    if (c + kTeams < chunks) fetch_scalars(c + kTeams);
     // Inclusive prefix sums of the log2 decays over the rows; rows past the end decay by 1.
     float g = row < valid ? Log2Decay(p, x, a_scale, bias) : 0.f;
 #pragma unroll
@@ -90,7 +100,7 @@ __device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, co
       if (row >= m) g += up;
     }
     const float g_end = __shfl_sync(~0u, g, 15);
-    BarrierWait(&sm.raw[team], n & 1);
+    BarrierWait(&sm.v[at_stage], turn);
     if (valid < kChunk) {
       // Rows past the end hold the next sequence (or NaN): no factor, however zero, may meet them.
       if (warp == 0) {
@@ -99,7 +109,6 @@ __device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, co
           StoreShared4(st + ((i & 15) >> 3) * kHalf + kQdRows + (valid + (i >> 4)) * 128 + (i & 7) * 16, 0, 0, 0, 0);
         }
       } else if (with_v) {
-        BarrierWait(&sm.v[at_stage], turn);
         FillTail(st + offsetof(Stage, v), lane, 32, valid, 0);
       }
     }
@@ -133,7 +142,8 @@ __device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, co
         // The diagonal of K K^T is the keys' squared norms.
         const bool odd = (lane >> 2) & 1;
         const float2 squares = make_float2(odd ? d0[1] : d0[0], odd ? d1[3] : d1[2]);
-        const float kf = row < valid ? NormFactor(p, RowOf(squares, row)) : 0.f;
+        const float k2 = RowOf(squares, row);  // a shuffle: not inside a branch
+        const float kf = row < valid ? NormFactor(p, k2) : 0.f;
         const float left0 = __shfl_sync(~0u, kf * beta, i0), left1 = __shfl_sync(~0u, kf * beta, i0 + 8);
         const float ka = __shfl_sync(~0u, kf, j0), kb = __shfl_sync(~0u, kf, j0 + 1);
         const float kc = __shfl_sync(~0u, kf, j0 + 8), kd = __shfl_sync(~0u, kf, j0 + 9);
@@ -172,7 +182,8 @@ __device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, co
         }
       } else {
         const float2 squares = RowSquares(matrix + kQdRows, lane, kHalf);
-        const float qf = row < valid ? p.scale * NormFactor(p, RowOf(squares, row)) : 0.f;
+        const float q2 = RowOf(squares, row);
+        const float qf = row < valid ? p.scale * NormFactor(p, q2) : 0.f;
         if (lane < 16) StoreShared(st + offsetof(Stage, o_rows) + lane * 4, qf * Exp2(g));
         qf0 = __shfl_sync(~0u, qf, i0);
         qf1 = __shfl_sync(~0u, qf, i0 + 8);
@@ -183,6 +194,12 @@ __device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, co
         d1[2] = j0 <= i0 ? Exp2(gi1 - gc) * d1[2] : 0.f;
         d1[3] = j0 + 1 <= i0 ? Exp2(gi1 - gd) * d1[3] : 0.f;
       }
+    }
+    if (warp == 1 && c + kTeams < chunks) {
+      // The next chunk's copies. Its stage was last read for this team's chunk before the one being built.
+      const int next_stage = team + (n + 1) % kStagesPerTeam * kTeams;
+      if (n + 1 >= kStagesPerTeam) BarrierWait(&sm.empty[next_stage], ((n + 1) / kStagesPerTeam & 1) ^ 1);
+      if (thread == issuer) fetch(c + kTeams, next_stage);
     }
     NamedBarrier(bar, kTeamThreads);
 

@@ -42,7 +42,7 @@ template <class StateT, Gate kGate>
 Status LaunchSegments(Stream& stream, const sm90::DeltaParams& p, int64_t sequences, int64_t segments) {
   FLUVIAL_RETURN_IF_ERROR((Launch<StateT, Mode::kScan, kGate>(stream, p, segments * p.hv * 2)));
   const auto blocks = static_cast<unsigned>(sequences * p.hv * (kDim / kCombineRows));
-  CombineSegments<StateT><<<blocks, 256, 0, static_cast<cudaStream_t>(stream.native())>>>(p);
+  CombineSegments<StateT><<<blocks, kDim, 0, static_cast<cudaStream_t>(stream.native())>>>(p);
   const cudaError_t e = cudaGetLastError();
   if (e != cudaSuccess) return CudaFailure("launch", e);
   return Launch<StateT, Mode::kReplay, kGate>(stream, p, segments * p.hv);
