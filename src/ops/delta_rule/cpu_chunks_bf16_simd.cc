@@ -144,7 +144,7 @@ HWY_INLINE void Panel16(const HeadCall& call, int64_t t, int64_t count, int64_t 
       float* x = s->x + i * kWidth + j;
       float* y = s->y + i * kWidth + j;
       hn::Store(hn::Mul(b, hn::NegMulAdd(in, hn::Load(d, x), hn::Load(d, row + j))), d, x);
-      hn::Store(hn::Mul(q, hn::Load(d, y)), d, y);
+      if (!p.kda()) hn::Store(hn::Mul(q, hn::Load(d, y)), d, y);
     }
   }
   std::fill(s->x + count * kWidth, s->x + rows * kWidth, 0.0f);
