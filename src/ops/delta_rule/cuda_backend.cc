@@ -62,7 +62,7 @@ Check CheckChunk16(const Problem& p, const DeviceInfo& device) {
 
 // H200, 2026-11-30 (docs/kernels/delta_rule_chunk16.md): microseconds per 16-token step of a sequence and head with one
 // CTA per SM - with outputs, and in the scan without -, per launch, and per segment in the combination.
-constexpr double kKdaStepUs = 1.25, kKdaScanUs = 1.0, kGdnStepUs = 0.83, kGdnScanUs = 0.7;
+constexpr double kKdaStepUs = 1.21, kKdaScanUs = 1.0, kGdnStepUs = 0.74, kGdnScanUs = 0.64;
 constexpr double kLaunchUs = 7, kCombineUs = 1.8;
 
 double StepUs(const Problem& p) { return p.kda() ? kKdaStepUs : kGdnStepUs; }

@@ -28,27 +28,30 @@
 namespace fluvial::sm90::chunk16 {
 
 template <class StateT, Mode kMode, Gate kGate>
-__global__ void __launch_bounds__(kThreads, 1) PrefillKernel(const __grid_constant__ DeltaParams p) {
+__global__ void __launch_bounds__(kThreads<kGate>, 1) PrefillKernel(const __grid_constant__ DeltaParams p) {
   extern __shared__ __align__(1024) uint8_t raw[];
-  Smem& sm = *reinterpret_cast<Smem*>(raw);
+  auto& sm = *reinterpret_cast<Smem<kGate>*>(raw);
   Task task{};
   if (!FindTask<kMode>(p, &task)) return;
 
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
+    for (int i = 0; i < kStages<kGate>; ++i) {
       BarrierInit(&sm.full[i], kTeamThreads);
       BarrierInit(&sm.empty[i], kMathThreads / 32);
       BarrierInit(&sm.v[i], 1);
     }
-    for (int t = 0; t < kTeams; ++t) BarrierInit(&sm.raw[t], 1);
+    for (int t = 0; t < Shape<kGate>::kTeams; ++t) {
+      BarrierInit(&sm.raw[t][0], 1);
+      BarrierInit(&sm.raw[t][1], 1);
+    }
     BarrierInitFence();
   }
   __syncthreads();
   if (threadIdx.x < kMathThreads) {
-    RegistersUp<kMathRegisters>();
+    RegistersUp<Shape<kGate>::kMathRegisters>();
     MathLoop<StateT, kMode, kGate>(sm, p, task);
   } else {
-    RegistersDown<kTeamRegisters>();
+    RegistersDown<Shape<kGate>::kTeamRegisters>();
     if constexpr (kGate == Gate::kPerChannel)
       KdaFactorLoop<kMode>(sm, p, task);
     else

@@ -33,7 +33,10 @@ __device__ __forceinline__ float RowOf(float2 squares, int row) {
 }
 
 template <Mode kMode>
-__device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, const Task& task) {
+__device__ __forceinline__ void GdnFactorLoop(Smem<Gate::kPerHead>& sm, const DeltaParams& p, const Task& task) {
+  using Stage = chunk16::Stage<Gate::kPerHead>;
+  using Scratch = GdnScratch;
+  constexpr int kTeams = Shape<Gate::kPerHead>::kTeams, kStagesPerTeam = Shape<Gate::kPerHead>::kStagesPerTeam;
   constexpr bool kOutputs = kMode != Mode::kScan;  // q is used
   const int id = static_cast<int>(Opaque(threadIdx.x)) - kMathThreads;
   const int thread = id & (kTeamThreads - 1), team = id / kTeamThreads;
@@ -155,8 +158,8 @@ __device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, co
         StoreShared(to + 8 * 80 + 32, j0 < i0 ? left1 * kc * Exp2(gi1 - gc) * d1[2] : 0.f);
         StoreShared(to + 9 * 80 + 32, j0 + 1 < i0 ? left1 * kd * Exp2(gi1 - gd) * d1[3] : 0.f);
         if (lane < 16) {
-          StoreShared(sc + offsetof(Scratch, k_norm) + lane * 4, kf);
-          StoreShared(sc + offsetof(Scratch, q_norm) + lane * 4, kf * Exp2(g_end - g));
+          StoreShared(sc + offsetof(Scratch, p_rows) + lane * 4, kf);
+          StoreShared(sc + offsetof(Scratch, w_rows) + lane * 4, kf * Exp2(g_end - g));
           StoreShared(st + offsetof(Stage, x_rows) + lane * 4, kf * Exp2(g));
         }
         if (lane == 0) StoreShared(st + offsetof(Stage, decay), Exp2(g_end));
@@ -168,17 +171,17 @@ __device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, co
           uint32_t w[8], y[8];
 #pragma unroll
           for (int i = 0; i < 16; i += 4) {
-            const float4 f = LoadShared4(sc + offsetof(Scratch, k_norm) + i * 4);
-            const float4 e = LoadShared4(sc + offsetof(Scratch, q_norm) + i * 4);
+            const float4 f = LoadShared4(sc + offsetof(Scratch, p_rows) + i * 4);
+            const float4 e = LoadShared4(sc + offsetof(Scratch, w_rows) + i * 4);
             y[i / 2] = PackBf16(t[i] * beta * f.x, t[i + 1] * beta * f.y);
             y[i / 2 + 1] = PackBf16(t[i + 2] * beta * f.z, t[i + 3] * beta * f.w);
             w[i / 2] = PackBf16(t[i] * beta * e.x, t[i + 1] * beta * e.y);
             w[i / 2 + 1] = PackBf16(t[i + 2] * beta * e.z, t[i + 3] * beta * e.w);
           }
-          StoreShared4(sc + offsetof(Scratch, y) + lane * 32, w[0], w[1], w[2], w[3]);
-          StoreShared4(sc + offsetof(Scratch, y) + lane * 32 + 16, w[4], w[5], w[6], w[7]);
-          StoreShared4(sc + offsetof(Scratch, kn) + lane * 32, y[0], y[1], y[2], y[3]);
-          StoreShared4(sc + offsetof(Scratch, kn) + lane * 32 + 16, y[4], y[5], y[6], y[7]);
+          StoreShared4(sc + offsetof(Scratch, y_w) + lane * 32, w[0], w[1], w[2], w[3]);
+          StoreShared4(sc + offsetof(Scratch, y_w) + lane * 32 + 16, w[4], w[5], w[6], w[7]);
+          StoreShared4(sc + offsetof(Scratch, y_p) + lane * 32, y[0], y[1], y[2], y[3]);
+          StoreShared4(sc + offsetof(Scratch, y_p) + lane * 32 + 16, y[4], y[5], y[6], y[7]);
         }
       } else {
         const float2 squares = RowSquares(matrix + kQdRows, lane, kHalf);
@@ -206,7 +209,7 @@ __device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, co
     // W (half of the channels per warp) and P' (warp 1).
     {
       uint32_t y[4];
-      LoadMatrix4(y, sc + offsetof(Scratch, y) + (lane & 15) * 32 + (lane >> 4) * 16);
+      LoadMatrix4(y, sc + offsetof(Scratch, y_w) + (lane & 15) * 32 + (lane >> 4) * 16);
       const uint32_t from = matrix + warp * kHalf;
       const uint32_t to = st + offsetof(Stage, w) + warp * (kTile / 2) + i0 * 128 + i0 * 16 + j0 * 2;
 #pragma unroll
@@ -222,7 +225,7 @@ __device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, co
         }
       }
       if (kOutputs && warp == 1) {
-        LoadMatrix4(y, sc + offsetof(Scratch, kn) + (lane & 15) * 32 + (lane >> 4) * 16);
+        LoadMatrix4(y, sc + offsetof(Scratch, y_p) + (lane & 15) * 32 + (lane >> 4) * 16);
         const uint32_t pf[4] = {PackBf16(d0[0], d0[1]), PackBf16(d0[2], d0[3]), 0, PackBf16(d1[2], d1[3])};
         float p0[4] = {0, 0, 0, 0}, p1[4] = {0, 0, 0, 0};
         Mma16816(p0, pf, y[0], y[2]);
