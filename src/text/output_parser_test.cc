@@ -23,7 +23,7 @@ struct Joined {
   bool operator==(const Joined&) const = default;
 };
 
-void Add(OutputDelta delta, Joined* to) {
+void Add(const OutputDelta& delta, Joined* to) {
   to->reasoning += delta.reasoning;
   to->content += delta.content;
   for (const ToolCall& call : delta.tool_calls) to->calls.push_back(call.id + "|" + call.name + "|" + call.arguments);

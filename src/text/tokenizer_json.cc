@@ -35,9 +35,9 @@ bool Flag(const Json& object, const char* name, bool fallback) {
   return it != object.end() && it->is_boolean() ? it->get<bool>() : fallback;
 }
 
-std::string StringOr(const Json& object, const char* name, std::string fallback) {
+std::string StringOr(const Json& object, const char* name, std::string_view fallback) {
   const auto it = object.find(name);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : fallback;
+  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string(fallback);
 }
 
 // --- model ----------------------------------------------------------------------------------------------------

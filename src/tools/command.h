@@ -39,6 +39,7 @@ struct Command {
 
 Command AddBackends(CLI::App& root);
 Command AddBench(CLI::App& root);
+Command AddExplain(CLI::App& root);
 Command AddRun(CLI::App& root);
 Command AddInspect(CLI::App& root);
 Command AddTokenize(CLI::App& root);

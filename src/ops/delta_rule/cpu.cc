@@ -35,13 +35,22 @@ Status Run(Stream& stream, const Problem& p, const Args& a, Workspace workspace,
   return RunHeads(stream, p, a, workspace, ScratchFloats(p, bf16), bf16 ? RunChunks16 : RunChunks);
 }
 
-// Microseconds from a rate in multiply-adds (3 K V per token and head) per microsecond and thread, and the states'
-// memory traffic at 10 GB/s per thread. Rates measured on a Zen 5 core at 4 GHz (README.md); what matters is the order.
-double Cost(const Problem& p, const DeviceInfo& device, double rate) {
-  const double threads = std::max(device.multiprocessors, 1);
+// Microseconds: multiply-adds (3 K V per token and head) or the states' traffic, whichever takes longer. Rates per
+// thread as measured on a Zen 5 core at 4 GHz (docs/ops/delta_rule.md); what matters for auto is their order.
+double Cost(const Problem& p, const DeviceInfo& device, double multiply_adds_per_us) {
   const double heads = static_cast<double>(p.hv) * p.k * p.v;
-  const double states = 2.0 * static_cast<double>(SizeOf(p.state)) * heads * p.sequences;
-  return 2 + (3 * heads * static_cast<double>(p.tokens) / rate + states / 1e4) / threads;
+  const double bytes = 2.0 * static_cast<double>(SizeOf(p.state)) * heads * p.sequences;
+  const double us = std::max(3 * heads * static_cast<double>(p.tokens) / multiply_adds_per_us, bytes / 55e3);
+  return 2 + us / std::max(device.multiprocessors, 1);
+}
+
+double CostCpu(const Problem& p, const DeviceInfo& d) {
+  return Cost(p, d, !p.prefill() ? 33e3 : p.kda() ? 60e3 : 64e3);
+}
+
+// Not better than fp32 where sequences are too short for chunks: the same code runs.
+double CostCpuBf16(const Problem& p, const DeviceInfo& d) {
+  return p.max_length < kMinChunkTokens ? CostCpu(p, d) + 1 : Cost(p, d, p.kda() ? 72e3 : 98e3);
 }
 
 size_t Workspace16(const Problem& p, const DeviceInfo& d) {
@@ -100,7 +109,7 @@ const DeltaBackend kCpu = {
     .description = "SIMD on the CPU, fp32 arithmetic: chunks in prefill, rows of the state in decode",
     .check = CheckCpu,
     .workspace_bytes = Workspace32,
-    .cost_us = [](const Problem& p, const DeviceInfo& d) { return Cost(p, d, p.prefill() ? 65e3 : 28e3); },
+    .cost_us = CostCpu,
     .run = [](Stream& s, const Problem& p, const Args& a, Workspace w) { return Run(s, p, a, w, false); },
 };
 
@@ -109,7 +118,7 @@ const DeltaBackend kCpuBf16 = {
     .description = "SIMD on the CPU, products with the state in bf16 (AVX-512 BF16), sums in fp32",
     .check = CheckCpuBf16,
     .workspace_bytes = Workspace16,
-    .cost_us = [](const Problem& p, const DeviceInfo& d) { return Cost(p, d, 100e3); },
+    .cost_us = CostCpuBf16,
     .run = [](Stream& s, const Problem& p, const Args& a, Workspace w) { return Run(s, p, a, w, true); },
 };
 

@@ -60,16 +60,18 @@ Check CheckChunk16(const Problem& p, const DeviceInfo& device) {
   return Check::Accept();
 }
 
-// H200, 2026-11-30: microseconds per 16-token step of a sequence and head (one CTA per SM), per launch, and per
-// segment in the combination.
-constexpr double kKdaStepUs = 1.23, kGdnStepUs = 0.62, kLaunchUs = 9, kCombineUs = 2.5;
+// H200, 2026-11-30 (docs/kernels/delta_rule_chunk16.md): microseconds per 16-token step of a sequence and head with one
+// CTA per SM - with outputs, and in the scan without -, per launch, and per segment in the combination.
+constexpr double kKdaStepUs = 1.21, kKdaScanUs = 1.0, kGdnStepUs = 0.74, kGdnScanUs = 0.64;
+constexpr double kLaunchUs = 7, kCombineUs = 1.8;
 
 double StepUs(const Problem& p) { return p.kda() ? kKdaStepUs : kGdnStepUs; }
+double ScanUs(const Problem& p) { return p.kda() ? kKdaScanUs : kGdnScanUs; }
 
 double Chunk16Cost(const Problem& p, const DeviceInfo& device) {
   const double chunks = static_cast<double>(p.tokens + 15 * p.sequences) / 16 * p.hv;
   const double waves = chunks / std::max(device.multiprocessors, 1);
-  return kLaunchUs + StepUs(p) * std::max(static_cast<double>(p.max_length) / 16, waves);
+  return kLaunchUs + StepUs(p) * std::max(static_cast<double>(p.max_length) / 16, 1.1 * waves);
 }
 
 const DeltaBackend kChunk16 = {
@@ -104,9 +106,10 @@ Segmentation ChooseSegments(const Problem& p, const DeviceInfo& device) {
     const int64_t segments = chunks / per_segment + p.sequences;  // at most
     const int64_t scanned = std::max<int64_t>(segments - p.sequences, 0);
     const int64_t longest = ((p.max_length + 15) / 16 + per_segment - 1) / per_segment;
-    const int64_t steps = per_segment * (Waves(2 * scanned * p.hv, sms) + Waves(segments * p.hv, sms));
+    const double step = ScanUs(p) * static_cast<double>(Waves(2 * scanned * p.hv, sms)) +
+                        StepUs(p) * static_cast<double>(Waves(segments * p.hv, sms));
     const double cost =
-        3 * kLaunchUs + StepUs(p) * static_cast<double>(steps) + kCombineUs * static_cast<double>(longest);
+        3 * kLaunchUs + step * static_cast<double>(per_segment) + kCombineUs * static_cast<double>(longest);
     if (best.tokens == 0 || cost < best.cost_us) best = {per_segment * 16, cost};
     if (per_segment == kMinSegmentChunks) break;
   }

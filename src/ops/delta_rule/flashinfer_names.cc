@@ -68,7 +68,8 @@ Check OwnNorm(const Problem& p, NormForm form, float eps) {
 
 Check NoNorm(const Problem& p) {
   if (p.norm == NormForm::kNone) return Check::Accept();
-  return Check::Refuse("which epsilon it adds is not fixed: normalise before (norm=none), or use cudnn");
+  return Check::Refuse(std::string("it has no fixed normalisation: normalise before (norm=none)") +
+                       (p.kda() ? ", or use cudnn" : ""));
 }
 
 Check Capture(const ProviderSituation& s) {

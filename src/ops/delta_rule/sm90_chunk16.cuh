@@ -28,27 +28,30 @@
 namespace fluvial::sm90::chunk16 {
 
 template <class StateT, Mode kMode, Gate kGate>
-__global__ void __launch_bounds__(kThreads, 1) PrefillKernel(const __grid_constant__ DeltaParams p) {
+__global__ void __launch_bounds__(kThreads<kGate>, 1) PrefillKernel(const __grid_constant__ DeltaParams p) {
   extern __shared__ __align__(1024) uint8_t raw[];
-  Smem& sm = *reinterpret_cast<Smem*>(raw);
+  auto& sm = *reinterpret_cast<Smem<kGate>*>(raw);
   Task task{};
   if (!FindTask<kMode>(p, &task)) return;
 
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
+    for (int i = 0; i < kStages<kGate>; ++i) {
       BarrierInit(&sm.full[i], kTeamThreads);
       BarrierInit(&sm.empty[i], kMathThreads / 32);
       BarrierInit(&sm.v[i], 1);
     }
-    for (int t = 0; t < kTeams; ++t) BarrierInit(&sm.raw[t], 1);
+    for (int t = 0; t < Shape<kGate>::kTeams; ++t) {
+      BarrierInit(&sm.raw[t][0], 1);
+      BarrierInit(&sm.raw[t][1], 1);
+    }
     BarrierInitFence();
   }
   __syncthreads();
   if (threadIdx.x < kMathThreads) {
-    RegistersUp<kMathRegisters>();
+    RegistersUp<Shape<kGate>::kMathRegisters>();
     MathLoop<StateT, kMode, kGate>(sm, p, task);
   } else {
-    RegistersDown<kTeamRegisters>();
+    RegistersDown<Shape<kGate>::kTeamRegisters>();
     if constexpr (kGate == Gate::kPerChannel)
       KdaFactorLoop<kMode>(sm, p, task);
     else
@@ -56,60 +59,69 @@ __global__ void __launch_bounds__(kThreads, 1) PrefillKernel(const __grid_consta
   }
 }
 
-constexpr int kCombineRows = 16;  // rows of S per CTA: rows are independent
+constexpr int kCombineRows = 4;  // rows of S per CTA: rows are independent, and a segment costs latency, not work
 
 /// Start states of all segments from the scan: start_0 = the slot's state, start_{s+1} = start_s M_s + b_s, each over
 /// the b it consumed (cell 2 (segment hv + head) of the workspace becomes start of `segment`). fp32 throughout.
 template <class StateT>
-__global__ void __launch_bounds__(256) CombineSegments(const __grid_constant__ DeltaParams p) {
-  __shared__ float s[kCombineRows][kDim + 4];
-  const int blocks = kDim / kCombineRows;
-  const int row0 = blockIdx.x % blocks * kCombineRows;
-  const int head = blockIdx.x / blocks % p.hv, seq = blockIdx.x / blocks / p.hv;
+__global__ void __launch_bounds__(kDim) CombineSegments(const __grid_constant__ DeltaParams p) {
+  __shared__ float s[kCombineRows][kDim];
+  constexpr int kBlocks = kDim / kCombineRows;
+  constexpr int kAhead = 64;  // rows of M in flight
+  const int row0 = blockIdx.x % kBlocks * kCombineRows;
+  const int head = blockIdx.x / kBlocks % p.hv, seq = blockIdx.x / kBlocks / p.hv;
   if (seq >= p.header->sequences) return;
   int first = 0;
   for (int n = 0; n < seq; ++n) first += Segments(p.offsets[n + 1] - p.offsets[n], p.segment_tokens);
   const int count = Segments(p.offsets[seq + 1] - p.offsets[seq], p.segment_tokens);
-  const int column = threadIdx.x & 127, half = threadIdx.x >> 7;  // eight rows per thread
-  constexpr int kRows = kCombineRows / 2;
+  const int column = threadIdx.x;
 
-  float state[kRows];
+  float state[kCombineRows];
   const int slot = p.read_slots[seq];
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const int row = row0 + half * kRows + r;
+  for (int r = 0; r < kCombineRows; ++r) {
     state[r] = 0.f;
-    if (slot >= 0) state[r] = static_cast<float>(PoolState<const StateT>(p, slot, head)[row * kDim + column]);
+    if (slot >= 0) {
+      state[r] = static_cast<float>(PoolState<const StateT>(p, slot, head)[(row0 + r) * kDim + column]);
+    }
   }
   for (int segment = 0; segment < count; ++segment) {
     float* b = p.workspace + (static_cast<int64_t>(first + segment) * p.hv + head) * 2 * (kDim * kDim);
-    const float* m = b + kDim * kDim;
-    float next[kRows];
+    const float* m = b + kDim * kDim + column;
+    const bool last = segment + 1 == count;
+    float x[kAhead], next[kCombineRows];
+    if (!last) {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      float* cell = b + (row0 + half * kRows + r) * kDim + column;
-      next[r] = segment + 1 < count ? *cell : 0.f;
+      for (int i = 0; i < kAhead; ++i) x[i] = m[i * kDim];
+    }
+#pragma unroll
+    for (int r = 0; r < kCombineRows; ++r) {
+      float* cell = b + (row0 + r) * kDim + column;
+      next[r] = last ? 0.f : *cell;
       *cell = state[r];
     }
-    if (segment + 1 == count) break;
+    if (last) break;
     __syncthreads();
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) s[half * kRows + r][column] = state[r];
+    for (int r = 0; r < kCombineRows; ++r) s[r][column] = state[r];
     __syncthreads();
-    for (int k = 0; k < kDim; k += 8) {
-      float x[8];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] = m[(k + i) * kDim + column];
+    for (int k = 0; k < kDim; k += kAhead) {
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const float4 lo = *reinterpret_cast<const float4*>(&s[half * kRows + r][k]);
-        const float4 hi = *reinterpret_cast<const float4*>(&s[half * kRows + r][k + 4]);
-        next[r] = fmaf(lo.x, x[0], fmaf(lo.y, x[1], fmaf(lo.z, x[2], fmaf(lo.w, x[3], next[r]))));
-        next[r] = fmaf(hi.x, x[4], fmaf(hi.y, x[5], fmaf(hi.z, x[6], fmaf(hi.w, x[7], next[r]))));
+      for (int i = 0; i < kAhead; i += 4) {
+#pragma unroll
+        for (int r = 0; r < kCombineRows; ++r) {
+          const float4 y = *reinterpret_cast<const float4*>(&s[r][k + i]);
+          next[r] = fmaf(y.x, x[i], fmaf(y.y, x[i + 1], fmaf(y.z, x[i + 2], fmaf(y.w, x[i + 3], next[r]))));
+        }
+        if (k + kAhead < kDim) {
+#pragma unroll
+          for (int j = i; j < i + 4; ++j) x[j] = m[(k + kAhead + j) * kDim];
+        }
       }
     }
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) state[r] = next[r];
+    for (int r = 0; r < kCombineRows; ++r) state[r] = next[r];
   }
 }
 

@@ -70,7 +70,7 @@ __device__ __forceinline__ void StoreOut(const uint32_t (&o)[4], uint8_t* tile, 
 }
 
 template <class StateT, Mode kMode, Gate kGate>
-__device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, const Task& task) {
+__device__ __forceinline__ void MathLoop(Smem<kGate>& sm, const DeltaParams& p, const Task& task) {
   const int thread = Opaque(threadIdx.x);
   const int lane = thread & 31, warp = thread >> 5;  // warps 0..7
   const int wg = warp >> 2;
@@ -108,7 +108,7 @@ __device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, const T
   int at_stage = 0, turn = 0;
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c) {
-    Stage& st = sm.stage[at_stage];
+    Stage<kGate>& st = sm.stage[at_stage];
     BarrierWait(&sm.full[at_stage], turn);
 
     const uint64_t b = MatrixDescriptor(SmemAddr(st.operands), 16, 1024, 1);
@@ -131,7 +131,7 @@ __device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, const T
     // The transposed load gives (values, tokens): matrices in the order a0 a1 a2 a3 of the A operand.
     uint32_t v[4] = {0, 0, 0, 0};
     if (kMode != Mode::kScan || !task.transfer) {
-      BarrierWait(&sm.v[at_stage], turn);
+      if constexpr (kGate == Gate::kPerChannel) BarrierWait(&sm.v[at_stage], turn);  // GDN's teams have waited
       LoadMatrix4Transposed(v, SmemAddr(st.v) + v_offset);
     }
     float4 d[8];
@@ -193,7 +193,7 @@ __device__ __forceinline__ void MathLoop(Smem& sm, const DeltaParams& p, const T
     for (int i = 0; i < 4; ++i) packed[i] = PackBf16(o[2 * i], o[2 * i + 1]);
     Pin(packed);
     Pin(a);
-    if (++at_stage == kStages) at_stage = 0, turn ^= 1;
+    if (++at_stage == kStages<kGate>) at_stage = 0, turn ^= 1;
   }
   if (kMode != Mode::kScan && chunks > 0) {
     const int64_t done = static_cast<int64_t>(chunks - 1) * kChunk;

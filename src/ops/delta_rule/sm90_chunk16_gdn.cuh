@@ -33,7 +33,10 @@ __device__ __forceinline__ float RowOf(float2 squares, int row) {
 }
 
 template <Mode kMode>
-__device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, const Task& task) {
+__device__ __forceinline__ void GdnFactorLoop(Smem<Gate::kPerHead>& sm, const DeltaParams& p, const Task& task) {
+  using Stage = chunk16::Stage<Gate::kPerHead>;
+  using Scratch = GdnScratch;
+  constexpr int kTeams = Shape<Gate::kPerHead>::kTeams, kStagesPerTeam = Shape<Gate::kPerHead>::kStagesPerTeam;
   constexpr bool kOutputs = kMode != Mode::kScan;  // q is used
   const int id = static_cast<int>(Opaque(threadIdx.x)) - kMathThreads;
   const int thread = id & (kTeamThreads - 1), team = id / kTeamThreads;
@@ -48,40 +51,50 @@ __device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, co
   const float bias = p.dt_bias != nullptr ? p.dt_bias[head] : 0.f;
   const int issuer = 32;
 
+  // k and q of a chunk go straight into its stage, v with them on one barrier; `parts` counts the bytes.
+  auto fetch = [&](int c, int at_stage) {
+    Stage& stage = sm.stage[at_stage];
+    const uint32_t st = SmemAddr(&stage);
+    const int token = token0 + c * kChunk;
+    BarrierExpect(&sm.v[at_stage], (1 + kOutputs + with_v) * kTile);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      TensorLoad3(st + half * kHalf, &p.k_map, &sm.v[at_stage], 64 * half, key_head, token);
+      if (kOutputs) TensorLoad3(st + half * kHalf + kQdRows, &p.q_map, &sm.v[at_stage], 64 * half, key_head, token);
+      if (with_v) {
+        TensorLoad3(SmemAddr(stage.v) + half * (kTile / 2), &p.v_map, &sm.v[at_stage], 64 * half, head, token);
+      }
+    }
+  };
+  auto rows_of = [&](int c) {
+    return static_cast<int>(
+        max(int64_t{0}, min(static_cast<int64_t>(kChunk), task.length - static_cast<int64_t>(c) * kChunk)));
+  };
+  // Scalars of row lane & 15, a turn ahead.
+  uint32_t beta_next = 0;
+  float x_next = 0;
+  auto fetch_scalars = [&](int c) {
+    const int row = thread & 15;
+    if (row < rows_of(c)) {
+      const int64_t token = task.begin + static_cast<int64_t>(c) * kChunk + row;
+      x_next = LoadScalar(p.gate, p.gate_fp32, token * p.gate_row + head);
+      beta_next = LoadBeta(p, token, head);
+    }
+  };
+  if (team < chunks) {
+    if (thread == issuer) fetch(team, team);
+    fetch_scalars(team);
+  }
+
 #pragma unroll 1
   for (int c = team, n = 0; c < chunks; c += kTeams, ++n) {
     const int at_stage = team + n % kStagesPerTeam * kTeams, turn = n / kStagesPerTeam & 1;
     const int lane = Unhoisted(thread & 31);
-    Stage& stage = sm.stage[at_stage];
-    const uint32_t st = SmemAddr(&stage);
-    const int valid =
-        static_cast<int>(min(static_cast<int64_t>(kChunk), task.length - static_cast<int64_t>(c) * kChunk));
-    const int token = token0 + c * kChunk;
+    const uint32_t st = SmemAddr(&sm.stage[at_stage]);
+    const int valid = rows_of(c);
     const int row = lane & 15;
-    // Scalars of row lane & 15: loaded before anything waits.
-    float x = 0, beta = 0;
-    if (row < valid) {
-      x = LoadScalar(p.gate, p.gate_fp32, (task.begin + c * int64_t{kChunk} + row) * p.gate_row + head);
-      beta = Beta(p, LoadBeta(p, task.begin + c * int64_t{kChunk} + row, head));
-    }
-    if (n >= kStagesPerTeam) BarrierWait(&sm.empty[at_stage], turn ^ 1);  // the stage is free again
-    if (thread == issuer) {
-      BarrierExpect(&sm.raw[team], (kOutputs ? 2 : 1) * kTile);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        TensorLoad3(st + half * kHalf, &p.k_map, &sm.raw[team], 64 * half, key_head, token);
-        if (kOutputs) TensorLoad3(st + half * kHalf + kQdRows, &p.q_map, &sm.raw[team], 64 * half, key_head, token);
-      }
-      if (with_v) FetchV(p, stage.v, &sm.v[at_stage], head, token);
-      if (c + kTeams < chunks) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          TensorPrefetch3(&p.k_map, 64 * half, key_head, token + kTeams * kChunk);
-          if (kOutputs) TensorPrefetch3(&p.q_map, 64 * half, key_head, token + kTeams * kChunk);
-          if (with_v) TensorPrefetch3(&p.v_map, 64 * half, head, token + kTeams * kChunk);
-        }
-      }
-    }
+    const float x = x_next, beta = row < valid ? Beta(p, beta_next) : 0.f;
+    if (c + kTeams < chunks) fetch_scalars(c + kTeams);
     // Inclusive prefix sums of the log2 decays over the rows; rows past the end decay by 1.
     float g = row < valid ? Log2Decay(p, x, a_scale, bias) : 0.f;
 #pragma unroll
@@ -90,7 +103,7 @@ __device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, co
       if (row >= m) g += up;
     }
     const float g_end = __shfl_sync(~0u, g, 15);
-    BarrierWait(&sm.raw[team], n & 1);
+    BarrierWait(&sm.v[at_stage], turn);
     if (valid < kChunk) {
       // Rows past the end hold the next sequence (or NaN): no factor, however zero, may meet them.
       if (warp == 0) {
@@ -99,7 +112,6 @@ __device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, co
           StoreShared4(st + ((i & 15) >> 3) * kHalf + kQdRows + (valid + (i >> 4)) * 128 + (i & 7) * 16, 0, 0, 0, 0);
         }
       } else if (with_v) {
-        BarrierWait(&sm.v[at_stage], turn);
         FillTail(st + offsetof(Stage, v), lane, 32, valid, 0);
       }
     }
@@ -133,7 +145,8 @@ __device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, co
         // The diagonal of K K^T is the keys' squared norms.
         const bool odd = (lane >> 2) & 1;
         const float2 squares = make_float2(odd ? d0[1] : d0[0], odd ? d1[3] : d1[2]);
-        const float kf = row < valid ? NormFactor(p, RowOf(squares, row)) : 0.f;
+        const float k2 = RowOf(squares, row);  // a shuffle: not inside a branch
+        const float kf = row < valid ? NormFactor(p, k2) : 0.f;
         const float left0 = __shfl_sync(~0u, kf * beta, i0), left1 = __shfl_sync(~0u, kf * beta, i0 + 8);
         const float ka = __shfl_sync(~0u, kf, j0), kb = __shfl_sync(~0u, kf, j0 + 1);
         const float kc = __shfl_sync(~0u, kf, j0 + 8), kd = __shfl_sync(~0u, kf, j0 + 9);
@@ -145,8 +158,8 @@ __device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, co
         StoreShared(to + 8 * 80 + 32, j0 < i0 ? left1 * kc * Exp2(gi1 - gc) * d1[2] : 0.f);
         StoreShared(to + 9 * 80 + 32, j0 + 1 < i0 ? left1 * kd * Exp2(gi1 - gd) * d1[3] : 0.f);
         if (lane < 16) {
-          StoreShared(sc + offsetof(Scratch, k_norm) + lane * 4, kf);
-          StoreShared(sc + offsetof(Scratch, q_norm) + lane * 4, kf * Exp2(g_end - g));
+          StoreShared(sc + offsetof(Scratch, p_rows) + lane * 4, kf);
+          StoreShared(sc + offsetof(Scratch, w_rows) + lane * 4, kf * Exp2(g_end - g));
           StoreShared(st + offsetof(Stage, x_rows) + lane * 4, kf * Exp2(g));
         }
         if (lane == 0) StoreShared(st + offsetof(Stage, decay), Exp2(g_end));
@@ -158,21 +171,22 @@ __device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, co
           uint32_t w[8], y[8];
 #pragma unroll
           for (int i = 0; i < 16; i += 4) {
-            const float4 f = LoadShared4(sc + offsetof(Scratch, k_norm) + i * 4);
-            const float4 e = LoadShared4(sc + offsetof(Scratch, q_norm) + i * 4);
+            const float4 f = LoadShared4(sc + offsetof(Scratch, p_rows) + i * 4);
+            const float4 e = LoadShared4(sc + offsetof(Scratch, w_rows) + i * 4);
             y[i / 2] = PackBf16(t[i] * beta * f.x, t[i + 1] * beta * f.y);
             y[i / 2 + 1] = PackBf16(t[i + 2] * beta * f.z, t[i + 3] * beta * f.w);
             w[i / 2] = PackBf16(t[i] * beta * e.x, t[i + 1] * beta * e.y);
             w[i / 2 + 1] = PackBf16(t[i + 2] * beta * e.z, t[i + 3] * beta * e.w);
           }
-          StoreShared4(sc + offsetof(Scratch, y) + lane * 32, w[0], w[1], w[2], w[3]);
-          StoreShared4(sc + offsetof(Scratch, y) + lane * 32 + 16, w[4], w[5], w[6], w[7]);
-          StoreShared4(sc + offsetof(Scratch, kn) + lane * 32, y[0], y[1], y[2], y[3]);
-          StoreShared4(sc + offsetof(Scratch, kn) + lane * 32 + 16, y[4], y[5], y[6], y[7]);
+          StoreShared4(sc + offsetof(Scratch, y_w) + lane * 32, w[0], w[1], w[2], w[3]);
+          StoreShared4(sc + offsetof(Scratch, y_w) + lane * 32 + 16, w[4], w[5], w[6], w[7]);
+          StoreShared4(sc + offsetof(Scratch, y_p) + lane * 32, y[0], y[1], y[2], y[3]);
+          StoreShared4(sc + offsetof(Scratch, y_p) + lane * 32 + 16, y[4], y[5], y[6], y[7]);
         }
       } else {
         const float2 squares = RowSquares(matrix + kQdRows, lane, kHalf);
-        const float qf = row < valid ? p.scale * NormFactor(p, RowOf(squares, row)) : 0.f;
+        const float q2 = RowOf(squares, row);
+        const float qf = row < valid ? p.scale * NormFactor(p, q2) : 0.f;
         if (lane < 16) StoreShared(st + offsetof(Stage, o_rows) + lane * 4, qf * Exp2(g));
         qf0 = __shfl_sync(~0u, qf, i0);
         qf1 = __shfl_sync(~0u, qf, i0 + 8);
@@ -184,12 +198,18 @@ __device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, co
         d1[3] = j0 + 1 <= i0 ? Exp2(gi1 - gd) * d1[3] : 0.f;
       }
     }
+    if (warp == 1 && c + kTeams < chunks) {
+      // The next chunk's copies. Its stage was last read for this team's chunk before the one being built.
+      const int next_stage = team + (n + 1) % kStagesPerTeam * kTeams;
+      if (n + 1 >= kStagesPerTeam) BarrierWait(&sm.empty[next_stage], ((n + 1) / kStagesPerTeam & 1) ^ 1);
+      if (thread == issuer) fetch(c + kTeams, next_stage);
+    }
     NamedBarrier(bar, kTeamThreads);
 
     // W (half of the channels per warp) and P' (warp 1).
     {
       uint32_t y[4];
-      LoadMatrix4(y, sc + offsetof(Scratch, y) + (lane & 15) * 32 + (lane >> 4) * 16);
+      LoadMatrix4(y, sc + offsetof(Scratch, y_w) + (lane & 15) * 32 + (lane >> 4) * 16);
       const uint32_t from = matrix + warp * kHalf;
       const uint32_t to = st + offsetof(Stage, w) + warp * (kTile / 2) + i0 * 128 + i0 * 16 + j0 * 2;
 #pragma unroll
@@ -205,7 +225,7 @@ __device__ __forceinline__ void GdnFactorLoop(Smem& sm, const DeltaParams& p, co
         }
       }
       if (kOutputs && warp == 1) {
-        LoadMatrix4(y, sc + offsetof(Scratch, kn) + (lane & 15) * 32 + (lane >> 4) * 16);
+        LoadMatrix4(y, sc + offsetof(Scratch, y_p) + (lane & 15) * 32 + (lane >> 4) * 16);
         const uint32_t pf[4] = {PackBf16(d0[0], d0[1]), PackBf16(d0[2], d0[3]), 0, PackBf16(d1[2], d1[3])};
         float p0[4] = {0, 0, 0, 0}, p1[4] = {0, 0, 0, 0};
         Mma16816(p0, pf, y[0], y[2]);

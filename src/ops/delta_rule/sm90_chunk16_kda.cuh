@@ -6,36 +6,25 @@
 
 namespace fluvial::sm90::chunk16 {
 
-/// Starts the copies of one chunk's q, k and gate; one thread. Rows beyond the sequence
-/// arrive as whatever follows (zeros beyond the tensor): FillRawTail replaces them.
+/// Starts the copies of one chunk's q, k and gate into raw buffer `buffer`; one thread. Rows beyond the sequence arrive
+/// as whatever follows (zeros beyond the tensor): FillRawTail replaces them.
 template <bool kOutputs>
-__device__ __forceinline__ void FetchRaw(const DeltaParams& p, Scratch& sc, uint64_t* bar, int key_head, int head,
-                                         int token) {
+__device__ __forceinline__ void FetchRaw(const DeltaParams& p, KdaScratch& sc, uint64_t* bar, int buffer, int key_head,
+                                         int head, int token) {
   BarrierExpect(bar, (kOutputs ? 3 : 2) * kTile);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const uint32_t at = half * (kTile / 2);
-    TensorLoad3(SmemAddr(sc.k) + at, &p.k_map, bar, 64 * half, key_head, token);
-    if (kOutputs) TensorLoad3(SmemAddr(sc.q) + at, &p.q_map, bar, 64 * half, key_head, token);
-    TensorLoad3(SmemAddr(sc.x) + at, &p.gate_map, bar, 64 * half, head, token);
-  }
-}
-
-/// Asks L2 for what FetchRaw and FetchV will want next; one thread.
-template <bool kOutputs>
-__device__ __forceinline__ void PrefetchChunk(const DeltaParams& p, bool with_v, int key_head, int head, int token) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    TensorPrefetch3(&p.k_map, 64 * half, key_head, token);
-    if (kOutputs) TensorPrefetch3(&p.q_map, 64 * half, key_head, token);
-    TensorPrefetch3(&p.gate_map, 64 * half, head, token);
-    if (with_v) TensorPrefetch3(&p.v_map, 64 * half, head, token);
+    TensorLoad3(SmemAddr(sc.k[buffer]) + at, &p.k_map, bar, 64 * half, key_head, token);
+    if (kOutputs) TensorLoad3(SmemAddr(sc.q[buffer]) + at, &p.q_map, bar, 64 * half, key_head, token);
+    TensorLoad3(SmemAddr(sc.x[buffer]) + at, &p.gate_map, bar, 64 * half, head, token);
   }
 }
 
 /// Raw tiles of a sequence's last chunk: no key, no query, and a gate input whose decay is 1 (the lowest bf16 twice).
 template <bool kOutputs>
 __device__ __forceinline__ void FillRawTail(uint32_t sc, int lane, int valid) {
+  using Scratch = KdaScratch;
   FillTail(sc + offsetof(Scratch, k), lane, 32, valid, 0);
   if (kOutputs) FillTail(sc + offsetof(Scratch, q), lane, 32, valid, 0);
   FillTail(sc + offsetof(Scratch, x), lane, 32, valid, 0xff7fff7fu);
@@ -43,7 +32,10 @@ __device__ __forceinline__ void FillRawTail(uint32_t sc, int lane, int valid) {
 }
 
 template <Mode kMode>
-__device__ __forceinline__ void KdaFactorLoop(Smem& sm, const DeltaParams& p, const Task& task) {
+__device__ __forceinline__ void KdaFactorLoop(Smem<Gate::kPerChannel>& sm, const DeltaParams& p, const Task& task) {
+  using Stage = chunk16::Stage<Gate::kPerChannel>;
+  using Scratch = KdaScratch;
+  constexpr int kTeams = Shape<Gate::kPerChannel>::kTeams, kStagesPerTeam = Shape<Gate::kPerChannel>::kStagesPerTeam;
   constexpr bool kOutputs = kMode != Mode::kScan;  // q is used
   const int head = task.head;
   const int64_t begin = task.begin, length = task.length;
@@ -78,16 +70,18 @@ __device__ __forceinline__ void KdaFactorLoop(Smem& sm, const DeltaParams& p, co
     const int lane = thread & 31;
     const int valid = rows_of(team);
     if (thread == issuer) {
-      FetchRaw<kOutputs>(p, scratch, &sm.raw[team], key_head, head, token0 + team * kChunk);
-      if (team + kTeams < chunks) PrefetchChunk<kOutputs>(p, with_v, key_head, head, token0 + (team + kTeams) * kChunk);
+      FetchRaw<kOutputs>(p, scratch, &sm.raw[team][0], 0, key_head, head, token0 + team * kChunk);
+      if (team + kTeams < chunks) {
+        FetchRaw<kOutputs>(p, scratch, &sm.raw[team][1], 1, key_head, head, token0 + (team + kTeams) * kChunk);
+      }
     }
     if ((lane & 15) < valid) beta_next = LoadBeta(p, begin + team * kChunk + (lane & 15), head);
     if (warp == 1) {
-      BarrierWait(&sm.raw[team], 0);
+      BarrierWait(&sm.raw[team][0], 0);
       if (valid < kChunk) FillRawTail<kOutputs>(SmemAddr(&scratch), lane, valid);
-      WriteNorms(p, SmemAddr(scratch.k) + MatrixLane(lane), SmemAddr(scratch.k_norm), 1.f, lane, valid);
+      WriteNorms(p, SmemAddr(scratch.k[0]) + MatrixLane(lane), SmemAddr(scratch.k_norm), 1.f, lane, valid);
       if (kOutputs)
-        WriteNorms(p, SmemAddr(scratch.q) + MatrixLane(lane), SmemAddr(scratch.q_norm), p.scale, lane, valid);
+        WriteNorms(p, SmemAddr(scratch.q[0]) + MatrixLane(lane), SmemAddr(scratch.q_norm), p.scale, lane, valid);
     }
   }
 
@@ -106,7 +100,7 @@ __device__ __forceinline__ void KdaFactorLoop(Smem& sm, const DeltaParams& p, co
 
     // 1. Decays and the decayed operands. Row r of this thread's two channels is at `^ ((r & 7) << 4)` + 128 r.
     {
-      const uint32_t raw = sc + warp * (kTile / 2) + lane * 4;
+      const uint32_t mine = sc + warp * (kTile / 2) + lane * 4, raw = mine + (n & 1) * kTile;
       const uint32_t formed = st + warp * kHalf + lane * 4;
       float g0 = 0, g1 = 0;
       uint32_t x[4], k[4], q[4];
@@ -144,7 +138,7 @@ __device__ __forceinline__ void KdaFactorLoop(Smem& sm, const DeltaParams& p, co
           const uint32_t at = (formed ^ (((r4 + i) & 7) << 4)) + (r4 + i) * 128;
           StoreShared(at, kd[i]);
           if (kOutputs) StoreShared(at + kQdRows, qd[i]);
-          StoreShared((raw ^ (((r4 + i) & 7) << 4)) + (r4 + i) * 128 + offsetof(Scratch, kn), kn[i]);
+          StoreShared((mine ^ (((r4 + i) & 7) << 4)) + (r4 + i) * 128 + offsetof(Scratch, kn), kn[i]);
         }
       }
       StoreShared2(st + offsetof(Stage, decay) + (thread & 3) * (kDecayPitch * 4) + (thread >> 2) * 8, Exp2(g0),
@@ -152,11 +146,9 @@ __device__ __forceinline__ void KdaFactorLoop(Smem& sm, const DeltaParams& p, co
     }
     NamedBarrier(bar, kTeamThreads);
 
-    // 2. The raw tiles are read: fetch the next chunk into them and point L2 at the one after.
-    if (thread == issuer && next > 0) {
-      FetchRaw<kOutputs>(p, scratch, &sm.raw[team], key_head, head, token0 + (c + kTeams) * kChunk);
-      if (c + 2 * kTeams < chunks)
-        PrefetchChunk<kOutputs>(p, with_v, key_head, head, token0 + (c + 2 * kTeams) * kChunk);
+    // 2. This chunk's raw tiles are read: fetch the chunk after the next into them.
+    if (thread == issuer && c + 2 * kTeams < chunks) {
+      FetchRaw<kOutputs>(p, scratch, &sm.raw[team][n & 1], n & 1, key_head, head, token0 + (c + 2 * kTeams) * kChunk);
     }
     if ((lane & 15) < next)
       beta_next = LoadBeta(p, begin + static_cast<int64_t>(c + kTeams) * kChunk + (lane & 15), head);
@@ -214,9 +206,10 @@ __device__ __forceinline__ void KdaFactorLoop(Smem& sm, const DeltaParams& p, co
     } else {
       // Meanwhile warp 1 readies the next chunk: tail and row norms; and this chunk's v if it is the last.
       if (next > 0) {
-        BarrierWait(&sm.raw[team], (n + 1) & 1);
-        if (next < kChunk) FillRawTail<kOutputs>(sc, lane, next);
-        const uint32_t raw = sc + MatrixLane(lane);
+        const uint32_t buffer = sc + ((n + 1) & 1) * kTile;
+        BarrierWait(&sm.raw[team][(n + 1) & 1], ((n + 1) >> 1) & 1);
+        if (next < kChunk) FillRawTail<kOutputs>(buffer, lane, next);
+        const uint32_t raw = buffer + MatrixLane(lane);
         WriteNorms(p, raw + offsetof(Scratch, k), sc + offsetof(Scratch, k_norm), 1.f, lane, next);
         if (kOutputs) WriteNorms(p, raw + offsetof(Scratch, q), sc + offsetof(Scratch, q_norm), p.scale, lane, next);
       }

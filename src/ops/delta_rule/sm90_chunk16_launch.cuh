@@ -23,7 +23,7 @@ Status Prepare(int device) {
   const uint64_t bit = uint64_t{1} << (device & 63);
   if (done.load(std::memory_order_relaxed) & bit) return Status::Ok();
   const cudaError_t e = cudaFuncSetAttribute(PrefillKernel<StateT, kMode, kGate>,
-                                             cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Smem));
+                                             cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Smem<kGate>));
   if (e != cudaSuccess) return CudaFailure("raising the shared-memory limit", e);
   done.fetch_or(bit, std::memory_order_relaxed);
   return Status::Ok();
@@ -32,8 +32,8 @@ Status Prepare(int device) {
 template <class StateT, Mode kMode, Gate kGate>
 Status Launch(Stream& stream, const sm90::DeltaParams& p, int64_t tasks) {
   FLUVIAL_RETURN_IF_ERROR((Prepare<StateT, kMode, kGate>(stream.device().index)));
-  PrefillKernel<StateT, kMode, kGate>
-      <<<static_cast<unsigned>(tasks), kThreads, sizeof(Smem), static_cast<cudaStream_t>(stream.native())>>>(p);
+  PrefillKernel<StateT, kMode, kGate><<<static_cast<unsigned>(tasks), kThreads<kGate>, sizeof(Smem<kGate>),
+                                        static_cast<cudaStream_t>(stream.native())>>>(p);
   const cudaError_t e = cudaGetLastError();
   return e == cudaSuccess ? Status::Ok() : CudaFailure("launch", e);
 }
@@ -42,7 +42,7 @@ template <class StateT, Gate kGate>
 Status LaunchSegments(Stream& stream, const sm90::DeltaParams& p, int64_t sequences, int64_t segments) {
   FLUVIAL_RETURN_IF_ERROR((Launch<StateT, Mode::kScan, kGate>(stream, p, segments * p.hv * 2)));
   const auto blocks = static_cast<unsigned>(sequences * p.hv * (kDim / kCombineRows));
-  CombineSegments<StateT><<<blocks, 256, 0, static_cast<cudaStream_t>(stream.native())>>>(p);
+  CombineSegments<StateT><<<blocks, kDim, 0, static_cast<cudaStream_t>(stream.native())>>>(p);
   const cudaError_t e = cudaGetLastError();
   if (e != cudaSuccess) return CudaFailure("launch", e);
   return Launch<StateT, Mode::kReplay, kGate>(stream, p, segments * p.hv);

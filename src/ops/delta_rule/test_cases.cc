@@ -251,7 +251,7 @@ void PreparedCase::BuildSlots(Random& random) {
       inputs_.state.Set(slot, i, x);
     }
   }
-  if (per > 0) {
+  if (p.token_states) {
     inputs_.token_slots = HostTensor(DType::kI32, {n, per}, 0, 4);
     for (int32_t i = 0; i < n * per; ++i) {
       inputs_.token_slots.ints()[i] = random.Chance(0.2) ? -1 : order[2 * n + i];

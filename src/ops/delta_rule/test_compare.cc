@@ -21,6 +21,8 @@ double StoreUnit(DType t) { return t == DType::kBF16 ? 0x1p-7 : t == DType::kF16
 // Half the spacing of denormals, and what a flush to zero may lose.
 double StoreFloor(DType t) { return t == DType::kF16 ? 0x1p-24 : 0x1p-126; }
 
+constexpr size_t kWorkspaceGuard = 4096;
+
 std::string Number(double x) {
   char buffer[40];
   std::snprintf(buffer, sizeof(buffer), "%.9g", x);
@@ -173,20 +175,26 @@ Result<Verdict> PreparedCase::Check(Stream& stream, const DeltaBackend& backend,
   a.plan = &plan;
   FLUVIAL_RETURN_IF_ERROR(Validate(p, a));
   const DeviceInfo& device = stream.device();
-  FLUVIAL_ASSIGN_OR_RETURN(const Buffer workspace,
-                           Buffer::Allocate(device.kind, backend.workspace_bytes(p, device), device.index));
-  if (workspace.bytes() > 0) {
-    // A backend must not rely on zeros in its workspace.
-    const std::vector<unsigned char> poison(workspace.bytes(), test_kit::kPoison);
-    FLUVIAL_RETURN_IF_ERROR(
-        Copy(stream, workspace.data(), device.kind, poison.data(), DeviceKind::kCpu, poison.size()));
-  }
-  FLUVIAL_RETURN_IF_ERROR(backend.run(stream, p, a, {workspace.data(), workspace.bytes()}));
+  // A backend must not rely on zeros in its workspace, nor write behind the bytes it asked for.
+  const size_t workspace_bytes = backend.workspace_bytes(p, device);
+  std::vector<unsigned char> poison(workspace_bytes + kWorkspaceGuard, test_kit::kPoison);
+  FLUVIAL_ASSIGN_OR_RETURN(const Buffer workspace, Buffer::Allocate(device.kind, poison.size(), device.index));
+  FLUVIAL_RETURN_IF_ERROR(Copy(stream, workspace.data(), device.kind, poison.data(), DeviceKind::kCpu, poison.size()));
+  FLUVIAL_RETURN_IF_ERROR(backend.run(stream, p, a, {workspace.data(), workspace_bytes}));
   FLUVIAL_RETURN_IF_ERROR(stream.Synchronize());
+  FLUVIAL_RETURN_IF_ERROR(Copy(stream, poison.data(), DeviceKind::kCpu,
+                               static_cast<const char*>(workspace.data()) + workspace_bytes, device.kind,
+                               kWorkspaceGuard));
+  FLUVIAL_RETURN_IF_ERROR(stream.Synchronize());
+  const bool guard_intact = std::all_of(poison.begin(), poison.begin() + kWorkspaceGuard,
+                                        [](unsigned char b) { return b == test_kit::kPoison; });
   for (Entry& e : entries) {
     if (e.placed) FLUVIAL_RETURN_IF_ERROR(e.placed->Fetch(stream, e.host));
   }
-  return Compare(got, precision);
+  Verdict verdict = Compare(got, precision);
+  if (!guard_intact && verdict.passed) verdict.why = "memory behind the workspace was written";
+  verdict.passed = verdict.passed && guard_intact;
+  return verdict;
 }
 
 Verdict PreparedCase::Compare(const Tensors& got, const Precision& precision) const {

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// fluvial explain: what auto would choose for a model on this machine or an assumed one, and why not the others.
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "ops/causal_conv1d/causal_conv1d.h"
+#include "ops/common/backend.h"
+#include "ops/delta_rule/delta_rule.h"
+#include "ops/delta_rule/flashinfer_names.h"
+#include "ops/gemm/gemm.h"
+#include "ops/paged_attention/paged_attention.h"
+#include "tools/command.h"
+#include "weights/model_config.h"
+
+namespace fluvial::tools {
+namespace {
+
+using ops::Candidate;
+
+struct Options {
+  std::string model;
+  std::string assume_device;
+  std::string state_dtype = "auto";
+  bool flashinfer = false;
+  bool json = false;
+  std::string gdn_prefill = "auto", gdn_decode = "auto", kda_prefill = "auto", kda_decode = "auto";
+};
+
+struct Answer {
+  std::string op;
+  std::string when;     ///< "a prompt of 2048 tokens"
+  std::string problem;  ///< the line
+  std::vector<Candidate> candidates;
+  std::string error;   ///< why nothing can be chosen
+  bool named = false;  ///< the user named a backend
+};
+
+template <class Problem, class Args>
+void Select(Answer* answer, std::span<const ops::Backend<Problem, Args>> list, const Problem& problem,
+            const DeviceInfo& device, const std::string& preference) {
+  const auto selection = ops::Select<Problem, Args>(list, answer->op, problem, device, preference);
+  if (selection.ok()) {
+    answer->candidates = selection->candidates;
+    return;
+  }
+  answer->error = selection.status().message();
+  for (const auto& b : list) answer->candidates.push_back({b.name, b.check(problem, device), 0, false});
+}
+
+Result<Answer> Ask(const std::string& when, const std::string& line, const DeviceInfo& device, const Options& o) {
+  Answer a{line.substr(0, line.find(' ')), when, line, {}, {}, false};
+  if (a.op == "gemm") {
+    FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::gemm::ParseProblemLine(line));
+    Select(&a, ops::gemm::Backends(), p.problem, device, "auto");
+  } else if (a.op == "causal_conv1d") {
+    FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::causal_conv1d::ParseProblemLine(line));
+    Select(&a, ops::causal_conv1d::Backends(), p.problem, device, "auto");
+  } else if (a.op == "paged_attention") {
+    FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::paged_attention::ParseProblemLine(line));
+    Select(&a, ops::paged_attention::Backends(), p.problem, device, "auto");
+  } else {
+    FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::delta_rule::ParseProblemLine(line));
+    const std::string& preference = a.op == "gdn_prefill"   ? o.gdn_prefill
+                                    : a.op == "gdn_decode"  ? o.gdn_decode
+                                    : a.op == "kda_prefill" ? o.kda_prefill
+                                                            : o.kda_decode;
+    a.named = preference != "auto";
+    Select(&a, ops::delta_rule::Backends(p.problem.op), p.problem, device, preference);
+  }
+  return a;
+}
+
+/// The operators of a model at the sizes that matter: one prompt, many prompts, one and many decodes.
+std::vector<std::pair<std::string, std::string>> Problems(const weights::ModelConfig& c, DType io, DType state) {
+  const auto n = [](int64_t x) { return std::to_string(x); };
+  const std::string type(Name(io));
+  std::vector<std::pair<std::string, std::string>> out;
+  const auto& l = c.linear;
+  if (c.CountLayers(weights::LayerType::kLinearAttention) > 0) {
+    const std::string delta = " hk=" + n(l.key_heads) + " hv=" + n(l.value_heads) + " k=" + n(l.key_dim) +
+                              " v=" + n(l.value_dim) + " io=" + type + " state=" + std::string(Name(state)) + " lens=";
+    out.emplace_back("a prompt of 2048 tokens", "gdn_prefill" + delta + "2048");
+    out.emplace_back("eight prompts of 1024 tokens", "gdn_prefill" + delta + "8x1024");
+    out.emplace_back("one decoding sequence", "gdn_decode" + delta + "1");
+    out.emplace_back("64 decoding sequences", "gdn_decode" + delta + "64x1");
+    out.emplace_back("a prompt of 2048 tokens",
+                     "causal_conv1d c=" + n(l.conv_channels()) + " w=" + n(l.conv_kernel) + " lens=2048");
+  }
+  if (c.CountLayers(weights::LayerType::kFullAttention) > 0) {
+    out.emplace_back("a prompt of 2048 tokens", "paged_attention hq=" + n(c.heads) + " hkv=" + n(c.kv_heads) +
+                                                    " dqk=" + n(c.head_dim) + " dv=" + n(c.head_dim) + " lens=2048");
+  }
+  const std::string gemm = " n=" + n(c.intermediate > 0 ? c.intermediate : c.hidden) + " k=" + n(c.hidden) +
+                           " x=" + type + " w=" + type + " y=" + type;
+  out.emplace_back("one decoding sequence", "gemm m=1" + gemm);
+  out.emplace_back("a prompt of 2048 tokens", "gemm m=2048" + gemm);
+  return out;
+}
+
+std::string Text(const std::vector<Answer>& answers, const DeviceInfo& device) {
+  std::string out = "device: " + device.Arch() + " (" + device.name + ")\n";
+  for (const Answer& a : answers) {
+    out += "\n" + a.op + ", " + a.when + "\n  " + a.problem + "\n";
+    for (const Candidate& c : a.candidates) {
+      char cost[48];
+      std::snprintf(cost, sizeof(cost), "%.1f us expected", c.cost_us);
+      out += std::string("  ") + (c.chosen ? "* " : "  ") + std::string(c.name) + ": " +
+             (c.check.ok() ? std::string(a.error.empty() ? cost : "could run") : "refused: " + c.check.reason()) + "\n";
+    }
+    if (!a.error.empty()) out += "  " + a.error + "\n";
+  }
+  return out;
+}
+
+std::string Json(const std::vector<Answer>& answers, const DeviceInfo& device) {
+  nlohmann::ordered_json root;
+  root["device"] = {{"arch", device.Arch()}, {"name", device.name}, {"assumed", device.assumed}};
+  root["operators"] = nlohmann::ordered_json::array();
+  for (const Answer& a : answers) {
+    nlohmann::ordered_json j;
+    j["op"] = a.op;
+    j["when"] = a.when;
+    j["problem"] = a.problem;
+    j["chosen"] = nullptr;
+    j["error"] = a.error;
+    j["backends"] = nlohmann::ordered_json::array();
+    for (const Candidate& c : a.candidates) {
+      if (c.chosen) j["chosen"] = c.name;
+      nlohmann::ordered_json b{{"name", c.name}, {"usable", c.check.ok()}, {"reason", c.check.reason()}};
+      b["expected_us"] = c.check.ok() && a.error.empty() ? nlohmann::ordered_json(c.cost_us) : nullptr;
+      j["backends"].push_back(std::move(b));
+    }
+    root["operators"].push_back(std::move(j));
+  }
+  return root.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+Result<std::vector<Answer>> RunExplain(const Options& o, DeviceInfo* device) {
+  FLUVIAL_ASSIGN_OR_RETURN(const weights::ModelConfig config, weights::ReadModelConfig(o.model));
+  *device = CpuDeviceInfo(AvailableCpus());
+  if (!o.assume_device.empty()) {
+    FLUVIAL_ASSIGN_OR_RETURN(*device, AssumedDevice(o.assume_device));
+  } else if (CudaDeviceCount() > 0) {
+    FLUVIAL_ASSIGN_OR_RETURN(*device, CudaDeviceInfo(0));
+  }
+  DType state = config.linear.state_dtype;
+  if (o.state_dtype != "auto") {
+    FLUVIAL_ASSIGN_OR_RETURN(state, ParseDType(o.state_dtype));
+  }
+  std::vector<Answer> answers;
+  for (const auto& [when, line] : Problems(config, config.dtype.value_or(DType::kBF16), state)) {
+    FLUVIAL_ASSIGN_OR_RETURN(Answer a, Ask(when, line, *device, o));
+    answers.push_back(std::move(a));
+    if (!o.flashinfer || answers.back().op.find("_prefill") == std::string::npos) continue;
+    FLUVIAL_ASSIGN_OR_RETURN(const auto parsed, ops::delta_rule::ParseProblemLine(line));
+    Answer names{answers.back().op + " through FlashInfer", when, line, {}, {}, false};
+    for (const auto& n : ops::delta_rule::FlashInferNames(parsed.problem.op)) {
+      names.candidates.push_back({n.name, n.check(parsed.problem, *device, {}), 0, false});
+    }
+    names.error = "these are contracts only: the FlashInfer provider is not loaded";
+    answers.push_back(std::move(names));
+  }
+  return answers;
+}
+
+}  // namespace
+
+Command AddExplain(CLI::App& root) {
+  CLI::App* app = root.add_subcommand("explain", "What auto would choose for a model, and why not the other backends");
+  auto o = std::make_shared<Options>();
+  app->add_option("model", o->model, "Directory of a Hugging Face checkpoint (config.json is enough)")
+      ->required()
+      ->type_name("MODEL");
+  app->add_option("--assume-device", o->assume_device, "Ask for sm_90, sm_100, sm_103, sm_120 or cpu, present or not")
+      ->type_name("ARCH");
+  app->add_option("--mamba-ssm-cache-dtype", o->state_dtype, "auto, bfloat16, float16 or float32")
+      ->capture_default_str();
+  app->add_option("--gdn-prefill-backend", o->gdn_prefill, "As fluvial run takes it")->capture_default_str();
+  app->add_option("--gdn-decode-backend", o->gdn_decode, "As fluvial run takes it")->capture_default_str();
+  app->add_option("--kda-prefill-backend", o->kda_prefill, "As fluvial run takes it")->capture_default_str();
+  app->add_option("--kda-decode-backend", o->kda_decode, "As fluvial run takes it")->capture_default_str();
+  app->add_flag("--flashinfer", o->flashinfer,
+                "Also say which of FlashInfer's own backend names could take the prefill");
+  app->add_flag("--json", o->json, "One JSON object (docs/cli.md)");
+  app->footer(
+      "Examples:\n"
+      "  fluvial explain Qwen3.5-0.8B\n"
+      "  fluvial explain Qwen3.5-0.8B --assume-device sm_90 --flashinfer");
+  return {app, [o] {
+            DeviceInfo device;
+            const auto answers = RunExplain(*o, &device);
+            if (!answers.ok()) return Fail(answers.status());
+            Print(o->json ? Json(*answers, device) : Text(*answers, device));
+            for (const Answer& a : *answers) {
+              // A backend named by the user that cannot run is the program's own status for that.
+              if (!a.error.empty() && a.named) return Fail(Status::Refused(a.error));
+            }
+            return Finish();
+          }};
+}
+
+}  // namespace fluvial::tools
