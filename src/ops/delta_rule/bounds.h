@@ -18,7 +18,8 @@
 // bounds the sum with probability 1 - 2 exp(-lambda^2/2) (Higham and Mary, "A new approach to probabilistic
 // rounding error analysis", 2019); systematic errors are added linearly. Where the mass meets q or k, Cauchy-
 // Schwarz replaces the (smaller) typical inner product. An output adds |q| (e + the local terms), and the store
-// adds half an ulp of its type - twice, because the reference is stored in that type too.
+// adds half an ulp of its type - twice, because the reference is stored in that type too. Absolute
+// terms for underflow (denormals, decays below 2^-125) are added where results are compared (test_compare.cc).
 #pragma once
 
 #include <algorithm>
