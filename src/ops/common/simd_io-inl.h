@@ -165,6 +165,12 @@ HWY_INLINE void WithFloatType(DType dtype, Fn&& fn) {
   }
 }
 
+/// Address of element i; P is void* or const void*.
+template <class P>
+HWY_INLINE P At(P data, DType dtype, int64_t i) {
+  return reinterpret_cast<P>(reinterpret_cast<uintptr_t>(data) + uintptr_t(i) * SizeOf(dtype));
+}
+
 /// out[0..n) = in[0..n) as fp32.
 inline void LoadRow(const void* in, DType dtype, int64_t n, float* out) {
   WithFloatType(dtype, [&](auto* type) HWY_ATTR {

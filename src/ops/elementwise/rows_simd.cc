@@ -26,11 +26,6 @@ using VF = hn::Vec<DF>;
 // A multiple of every vector length. The lanes between n and the end of the last vector hold old finite values.
 constexpr int64_t kPiece = 512;
 
-template <class P>
-HWY_INLINE P At(P data, DType dtype, int64_t i) {
-  return reinterpret_cast<P>(reinterpret_cast<uintptr_t>(data) + uintptr_t(i) * SizeOf(dtype));
-}
-
 // y = r( fn(a) ), in pieces.
 template <class Fn>
 HWY_INLINE void Unary(In x, Out y, int64_t n, Fn fn) {
@@ -38,9 +33,9 @@ HWY_INLINE void Unary(In x, Out y, int64_t n, Fn fn) {
   HWY_ALIGN float a[kPiece] = {};
   for (int64_t i = 0; i < n; i += kPiece) {
     const int64_t m = std::min(kPiece, n - i);
-    fs::LoadRow(At(x.data, x.dtype, i), x.dtype, m, a);
+    fs::LoadRow(fs::At(x.data, x.dtype, i), x.dtype, m, a);
     for (int64_t l = 0; l < m; l += int64_t(hn::Lanes(d))) hn::Store(fn(hn::Load(d, a + l)), d, a + l);
-    fs::StoreRow(a, m, At(y.data, y.dtype, i), y.dtype);
+    fs::StoreRow(a, m, fs::At(y.data, y.dtype, i), y.dtype);
   }
 }
 
@@ -51,12 +46,12 @@ HWY_INLINE void Binary(In x, In z, Out y, int64_t n, Fn fn) {
   HWY_ALIGN float b[kPiece] = {};
   for (int64_t i = 0; i < n; i += kPiece) {
     const int64_t m = std::min(kPiece, n - i);
-    fs::LoadRow(At(x.data, x.dtype, i), x.dtype, m, a);
-    fs::LoadRow(At(z.data, z.dtype, i), z.dtype, m, b);
+    fs::LoadRow(fs::At(x.data, x.dtype, i), x.dtype, m, a);
+    fs::LoadRow(fs::At(z.data, z.dtype, i), z.dtype, m, b);
     for (int64_t l = 0; l < m; l += int64_t(hn::Lanes(d))) {
       hn::Store(fn(hn::Load(d, a + l), hn::Load(d, b + l)), d, a + l);
     }
-    fs::StoreRow(a, m, At(y.data, y.dtype, i), y.dtype);
+    fs::StoreRow(a, m, fs::At(y.data, y.dtype, i), y.dtype);
   }
 }
 

@@ -25,13 +25,6 @@ using VF = hn::Vec<DF>;
 // Pairs per piece; a multiple of every vector length.
 constexpr int64_t kPiece = 256;
 
-HWY_INLINE const void* At(const void* data, DType dtype, int64_t i) {
-  return static_cast<const char*>(data) + i * int64_t(SizeOf(dtype));
-}
-HWY_INLINE void* At(void* data, DType dtype, int64_t i) {
-  return static_cast<char*>(data) + i * int64_t(SizeOf(dtype));
-}
-
 template <class T>
 HWY_INLINE void RotateTyped(const void* x, DType in, void* y, DType out, const float* cos, const float* sin,
                             int64_t half) {
@@ -42,8 +35,8 @@ HWY_INLINE void RotateTyped(const void* x, DType in, void* y, DType out, const f
   HWY_ALIGN float s[kPiece] = {};
   for (int64_t i = 0; i < half; i += kPiece) {
     const int64_t m = std::min(kPiece, half - i);
-    fs::LoadRow(At(x, in, i), in, m, a);
-    fs::LoadRow(At(x, in, half + i), in, m, b);
+    fs::LoadRow(fs::At(x, in, i), in, m, a);
+    fs::LoadRow(fs::At(x, in, half + i), in, m, b);
     std::memcpy(c, cos + i, size_t(m) * sizeof(float));
     std::memcpy(s, sin + i, size_t(m) * sizeof(float));
     for (int64_t l = 0; l < m; l += int64_t(hn::Lanes(d))) {
@@ -53,8 +46,8 @@ HWY_INLINE void RotateTyped(const void* x, DType in, void* y, DType out, const f
       hn::Store(hn::Sub(product(av, cv), product(bv, sv)), d, a + l);
       hn::Store(hn::Add(product(bv, cv), product(av, sv)), d, b + l);
     }
-    fs::StoreRow(a, m, At(y, out, i), out);
-    fs::StoreRow(b, m, At(y, out, half + i), out);
+    fs::StoreRow(a, m, fs::At(y, out, i), out);
+    fs::StoreRow(b, m, fs::At(y, out, half + i), out);
   }
 }
 
@@ -74,8 +67,8 @@ void Copy(const void* x, DType in, void* y, DType out, int64_t n) {
   HWY_ALIGN float a[kPiece];
   for (int64_t i = 0; i < n; i += kPiece) {
     const int64_t m = std::min(kPiece, n - i);
-    fs::LoadRow(At(x, in, i), in, m, a);
-    fs::StoreRow(a, m, At(y, out, i), out);
+    fs::LoadRow(fs::At(x, in, i), in, m, a);
+    fs::StoreRow(a, m, fs::At(y, out, i), out);
   }
 }
 
