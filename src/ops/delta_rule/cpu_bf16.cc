@@ -117,6 +117,33 @@ void Round(const float* x, int64_t n, uint16_t* to) {
   }
 }
 
+void TokenRows128(int64_t rows, const uint16_t* from, uint16_t* to, const float* a, const float* k, const float* ak,
+                  const float* aq, float kq, float beta, const float* v, float* out) {
+  constexpr int kVectors = 8;
+  for (int64_t r = 0; r < rows; ++r, from += 128) {
+    // The pool comes from memory: a few KiB ahead hides its latency.
+    for (int i = 0; i < 4; ++i) _mm_prefetch(reinterpret_cast<const char*>(from + 24 * 128 + 32 * i), _MM_HINT_T0);
+    __m512 s[kVectors];
+    __m512 dot[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()}, sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    for (int i = 0; i < kVectors; ++i) {
+      s[i] = reinterpret_cast<__m512>(_mm512_slli_epi32(
+          _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 16 * i))), 16));
+      dot[i & 1] = _mm512_fmadd_ps(s[i], _mm512_load_ps(ak + 16 * i), dot[i & 1]);
+      sum[i & 1] = _mm512_fmadd_ps(s[i], _mm512_load_ps(aq + 16 * i), sum[i & 1]);
+    }
+    const float d = beta * (v[r] - _mm512_reduce_add_ps(_mm512_add_ps(dot[0], dot[1])));
+    out[r] = _mm512_reduce_add_ps(_mm512_add_ps(sum[0], sum[1])) + d * kq;
+    if (to == nullptr) continue;
+    const __m512 dv = _mm512_set1_ps(d);
+    for (int i = 0; i < kVectors; ++i) {
+      s[i] = _mm512_fmadd_ps(s[i], _mm512_load_ps(a + 16 * i), _mm512_mul_ps(dv, _mm512_load_ps(k + 16 * i)));
+    }
+    for (int i = 0; i < kVectors; i += 2) {
+      _mm512_storeu_si512(to + 128 * r + 16 * i, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(s[i + 1], s[i])));
+    }
+  }
+}
+
 float SumSquares(const uint16_t* x, int64_t n) {
   __m512 sum = _mm512_setzero_ps();
   for (int64_t i = 0; i < n; i += 16) {
@@ -135,6 +162,8 @@ void LowerGemm(int64_t, int64_t, const uint32_t*, int64_t, const uint32_t*, floa
 void PairRows(const float*, int64_t, int64_t, uint32_t*) {}
 void PairRows16(const uint16_t*, int64_t, int64_t, uint32_t*) {}
 void Round(const float*, int64_t, uint16_t*) {}
+void TokenRows128(int64_t, const uint16_t*, uint16_t*, const float*, const float*, const float*, const float*, float,
+                  float, const float*, float*) {}
 float SumSquares(const uint16_t*, int64_t) { return 0; }
 
 #endif

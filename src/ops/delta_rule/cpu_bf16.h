@@ -39,6 +39,12 @@ void PairRows16(const uint16_t* x, int64_t rows, int64_t n, uint32_t* to);
 /// Rounds n (a multiple of 16) floats.
 void Round(const float* x, int64_t n, uint16_t* to);
 
+/// One token for `rows` bf16 rows of 128 elements, in fp32: for each row s and its v
+///     d = beta (v - s . ak),  out = s . aq + d kq,  to = a s + d k.
+/// a, k, ak, aq are [128] and 64-byte aligned; `to` may be `from`, and null when the new rows are not wanted.
+void TokenRows128(int64_t rows, const uint16_t* from, uint16_t* to, const float* a, const float* k, const float* ak,
+                  const float* aq, float kq, float beta, const float* v, float* out);
+
 /// Sum of squares of n (a multiple of 16) elements.
 float SumSquares(const uint16_t* x, int64_t n);
 

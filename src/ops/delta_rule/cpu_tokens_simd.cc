@@ -3,7 +3,9 @@
 //     dot = s . (a k),  o = s . (a q) + d (k . q),  s <- a s + d k     with a = exp(g), d = beta (v - dot),
 // which reads s once. With one token per sequence the row goes pool -> registers -> pool.
 #include <cstring>
+#include <type_traits>
 
+#include "ops/delta_rule/cpu_bf16.h"
 #include "ops/delta_rule/cpu_simd.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -119,7 +121,17 @@ void RunTokensOf(const HeadCall& c) {
     const bool only = t == begin && t + 1 == end, final_token = t + 1 == end;
     const bool snapshot = p.checkpoint_every > 0 && (t + 1 - begin) % p.checkpoint_every == 0;
     State* store = token_slots != nullptr ? at(token_slots[t - begin]) : final_token ? last : nullptr;
-    for (int64_t i = 0; i < rows; ++i) {
+    int64_t done = 0;
+#if HWY_TARGET <= HWY_AVX3
+    if constexpr (std::is_same_v<State, BFloat16>) {
+      if (only && !snapshot && first != nullptr && p.k == 128 && CpuHasBf16()) {
+        bf16::TokenRows128(rows, reinterpret_cast<const uint16_t*>(first), reinterpret_cast<uint16_t*>(store), r.a, r.k,
+                           r.ak, r.aq, r.kq, r.beta, v, out);
+        done = rows;
+      }
+    }
+#endif
+    for (int64_t i = done; i < rows; ++i) {
       float* row = carry + i * p.k;
       if (only && !snapshot) {
         const State* from = first == nullptr ? nullptr : first + i * p.k;
