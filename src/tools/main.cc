@@ -25,6 +25,7 @@ constexpr const char* kExamples =
     "  fluvial backends                                  every operator, its backends, and which can run here\n"
     "  fluvial verify                                    backends against the fp64 reference\n"
     "  fluvial bench op --suite cpu                      kernels against the floor of this machine\n"
+    "  fluvial explain ./Qwen3.5-0.8B                    what auto would choose for a model, and why\n"
     "  fluvial inspect ./Qwen3.5-0.8B                    what a checkpoint is\n"
     "  fluvial tokenize ./Qwen3.5-0.8B --prompt hello    token ids\n"
     "\n"

@@ -24,9 +24,8 @@ void Rows(const RowsCall& call) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int width = W == 0 ? call.width : W;
-  const T* none = nullptr;
   auto finish = [&](hn::Vec<D> y) {
-    if (call.eager) y = fs::RoundTo(d, y, none);
+    if (call.eager) y = fs::RoundTo<T>(d, y);
     return call.silu ? fs::Silu(d, y) : y;
   };
   for (int64_t i = 0; i < call.count; ++i) {

@@ -42,8 +42,8 @@ void RoundBoth(const float* from, float* bf16, float* fp16, size_t n) {
   const hn::ScalableTag<float> d;
   for (size_t i = 0; i < n; i += hn::Lanes(d)) {
     const auto v = hn::LoadU(d, from + i);
-    hn::StoreU(RoundTo(d, v, static_cast<const BFloat16*>(nullptr)), d, bf16 + i);
-    hn::StoreU(RoundTo(d, v, static_cast<const Float16*>(nullptr)), d, fp16 + i);
+    hn::StoreU(RoundTo<BFloat16>(d, v), d, bf16 + i);
+    hn::StoreU(RoundTo<Float16>(d, v), d, fp16 + i);
   }
 }
 

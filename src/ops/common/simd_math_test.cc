@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// exp and SiLU against fp64 on every Highway target this machine has.
+// exp, sigmoid and SiLU against fp64 on every Highway target this machine has.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -21,11 +21,15 @@ namespace HWY_NAMESPACE {
 // n is a multiple of 16, which every vector length divides.
 void ExpLoop(const float* x, float* y, size_t n) {
   const hn::ScalableTag<float> d;
-  for (size_t i = 0; i < n; i += hn::Lanes(d)) hn::StoreU(Exp(d, hn::LoadU(d, x + i)), d, y + i);
+  for (size_t i = 0; i < n; i += hn::Lanes(d)) hn::StoreU(simd::HWY_NAMESPACE::Exp(d, hn::LoadU(d, x + i)), d, y + i);
 }
 void SiluLoop(const float* x, float* y, size_t n) {
   const hn::ScalableTag<float> d;
   for (size_t i = 0; i < n; i += hn::Lanes(d)) hn::StoreU(Silu(d, hn::LoadU(d, x + i)), d, y + i);
+}
+void SigmoidLoop(const float* x, float* y, size_t n) {
+  const hn::ScalableTag<float> d;
+  for (size_t i = 0; i < n; i += hn::Lanes(d)) hn::StoreU(Sigmoid(d, hn::LoadU(d, x + i)), d, y + i);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -38,6 +42,7 @@ namespace {
 
 HWY_EXPORT(ExpLoop);
 HWY_EXPORT(SiluLoop);
+HWY_EXPORT(SigmoidLoop);
 
 class SimdMath : public ::testing::TestWithParam<int64_t> {
  protected:
@@ -74,16 +79,23 @@ TEST_P(SimdMath, ExpWithinItsBound) {
   RecordProperty("worst_relative_error", std::to_string(worst));
 }
 
-TEST_P(SimdMath, SiluWithinItsBound) {
+TEST_P(SimdMath, SigmoidAndSiluWithinTheirBounds) {
   std::vector<float> x = Grid();
   for (float v : {-1e38f, -1000.0f, 1000.0f, 1e38f, 0.0f, -0.0f}) x.push_back(v);
   x.resize((x.size() + 15) / 16 * 16, 1.0f);
-  std::vector<float> y(x.size());
-  HWY_DYNAMIC_DISPATCH(SiluLoop)(x.data(), y.data(), x.size());
+  std::vector<float> silu(x.size()), sigmoid(x.size());
+  HWY_DYNAMIC_DISPATCH(SiluLoop)(x.data(), silu.data(), x.size());
+  HWY_DYNAMIC_DISPATCH(SigmoidLoop)(x.data(), sigmoid.data(), x.size());
   for (size_t i = 0; i < x.size(); ++i) {
-    const double v = x[i];
-    const double want = v / (1.0 + std::exp(-v));
-    ASSERT_LE(std::abs(y[i] - want), std::abs(want) * 4 * 0x1p-23 + 2e-36) << x[i];
+    const double v = x[i], s = 1.0 / (1.0 + std::exp(-v));
+    if (v < -88) {
+      ASSERT_EQ(silu[i], 0.0f) << v;
+      ASSERT_EQ(sigmoid[i], 0.0f) << v;
+      continue;
+    }
+    // Below the normal range the spacing of fp32 is 2^-149.
+    ASSERT_LE(std::abs(silu[i] - v * s), std::abs(v * s) * 4 * 0x1p-23 + 0x1p-149) << v;
+    ASSERT_LE(std::abs(sigmoid[i] - s), s * 4 * 0x1p-23 + 0x1p-149) << v;
   }
 }
 
@@ -99,7 +111,12 @@ TEST_P(SimdMath, SpecialValues) {
   EXPECT_TRUE(std::isnan(y[15]));
   HWY_DYNAMIC_DISPATCH(SiluLoop)(x.data(), y.data(), 16);
   EXPECT_TRUE(std::isnan(y[0]));
+  EXPECT_EQ(y[1], 0.0f);
   EXPECT_EQ(y[2], 0.0f);
+  HWY_DYNAMIC_DISPATCH(SigmoidLoop)(x.data(), y.data(), 16);
+  EXPECT_TRUE(std::isnan(y[0]));
+  EXPECT_EQ(y[1], 0.0f);
+  EXPECT_EQ(y[2], 0.5f);
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, SimdMath, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),

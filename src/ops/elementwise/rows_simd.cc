@@ -10,8 +10,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ops/common/float_io-inl.h"
-#include "ops/common/float_math-inl.h"
+#include "ops/common/simd_io-inl.h"
+#include "ops/common/simd_math-inl.h"
 #include "ops/elementwise/rows.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -19,17 +19,12 @@ namespace fluvial::ops::elementwise {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-namespace common = fluvial::ops::HWY_NAMESPACE;
+namespace fs = fluvial::ops::simd::HWY_NAMESPACE;
 using DF = hn::ScalableTag<float>;
 using VF = hn::Vec<DF>;
 
 // A multiple of every vector length. The lanes between n and the end of the last vector hold old finite values.
 constexpr int64_t kPiece = 512;
-
-template <class P>
-HWY_INLINE P At(P data, DType dtype, int64_t i) {
-  return reinterpret_cast<P>(reinterpret_cast<uintptr_t>(data) + uintptr_t(i) * SizeOf(dtype));
-}
 
 // y = r( fn(a) ), in pieces.
 template <class Fn>
@@ -38,9 +33,9 @@ HWY_INLINE void Unary(In x, Out y, int64_t n, Fn fn) {
   HWY_ALIGN float a[kPiece] = {};
   for (int64_t i = 0; i < n; i += kPiece) {
     const int64_t m = std::min(kPiece, n - i);
-    common::LoadRow(At(x.data, x.dtype, i), x.dtype, m, a);
+    fs::LoadRow(fs::At(x.data, x.dtype, i), x.dtype, m, a);
     for (int64_t l = 0; l < m; l += int64_t(hn::Lanes(d))) hn::Store(fn(hn::Load(d, a + l)), d, a + l);
-    common::StoreRow(a, m, At(y.data, y.dtype, i), y.dtype);
+    fs::StoreRow(a, m, fs::At(y.data, y.dtype, i), y.dtype);
   }
 }
 
@@ -51,12 +46,12 @@ HWY_INLINE void Binary(In x, In z, Out y, int64_t n, Fn fn) {
   HWY_ALIGN float b[kPiece] = {};
   for (int64_t i = 0; i < n; i += kPiece) {
     const int64_t m = std::min(kPiece, n - i);
-    common::LoadRow(At(x.data, x.dtype, i), x.dtype, m, a);
-    common::LoadRow(At(z.data, z.dtype, i), z.dtype, m, b);
+    fs::LoadRow(fs::At(x.data, x.dtype, i), x.dtype, m, a);
+    fs::LoadRow(fs::At(z.data, z.dtype, i), z.dtype, m, b);
     for (int64_t l = 0; l < m; l += int64_t(hn::Lanes(d))) {
       hn::Store(fn(hn::Load(d, a + l), hn::Load(d, b + l)), d, a + l);
     }
-    common::StoreRow(a, m, At(y.data, y.dtype, i), y.dtype);
+    fs::StoreRow(a, m, fs::At(y.data, y.dtype, i), y.dtype);
   }
 }
 
@@ -64,15 +59,15 @@ void Apply(Function f, In x, Out y, int64_t n) {
   const DF d;
   switch (f) {
     case Function::kSigmoid:
-      return Unary(x, y, n, [d](VF v) HWY_ATTR { return common::Sigmoid(d, v); });
+      return Unary(x, y, n, [d](VF v) HWY_ATTR { return fs::Sigmoid(d, v); });
     case Function::kSilu:
-      return Unary(x, y, n, [d](VF v) HWY_ATTR { return common::Silu(d, v); });
+      return Unary(x, y, n, [d](VF v) HWY_ATTR { return fs::Silu(d, v); });
     case Function::kGelu:
-      return Unary(x, y, n, [d](VF v) HWY_ATTR { return common::Gelu(d, v); });
+      return Unary(x, y, n, [d](VF v) HWY_ATTR { return fs::Gelu(d, v); });
     case Function::kGeluTanh:
-      return Unary(x, y, n, [d](VF v) HWY_ATTR { return common::GeluTanh(d, v); });
+      return Unary(x, y, n, [d](VF v) HWY_ATTR { return fs::GeluTanh(d, v); });
     case Function::kSoftplus:
-      return Unary(x, y, n, [d](VF v) HWY_ATTR { return common::Softplus(d, v); });
+      return Unary(x, y, n, [d](VF v) HWY_ATTR { return fs::Softplus(d, v); });
   }
 }
 
@@ -81,29 +76,28 @@ HWY_INLINE void GluTyped(const GluArgs& form, In gate, In up, Out y, int64_t n) 
   const DF d;
   switch (form.form) {
     case GluArgs::Form::kSwiGlu:
-      return Binary(gate, up, y, n,
-                    [d](VF g, VF u) HWY_ATTR { return hn::Mul(common::RoundTo<T>(d, common::Silu(d, g)), u); });
+      return Binary(gate, up, y, n, [d](VF g, VF u) HWY_ATTR { return hn::Mul(fs::RoundTo<T>(d, fs::Silu(d, g)), u); });
     case GluArgs::Form::kClamped: {
       const VF limit = hn::Set(d, form.limit), low = hn::Neg(limit);
       return Binary(gate, up, y, n, [=](VF g, VF u) HWY_ATTR {
         // Comparisons that a NaN fails, so that it stays.
         g = hn::IfThenElse(hn::Gt(g, limit), limit, g);
         u = hn::IfThenElse(hn::Gt(u, limit), limit, hn::IfThenElse(hn::Lt(u, low), low, u));
-        return hn::Mul(common::RoundTo<T>(d, common::Silu(d, g)), u);
+        return hn::Mul(fs::RoundTo<T>(d, fs::Silu(d, g)), u);
       });
     }
     case GluArgs::Form::kSitu: {
       const VF beta = hn::Set(d, form.beta), linear = hn::Set(d, form.linear_beta);
       return Binary(gate, up, y, n, [=](VF g, VF u) HWY_ATTR {
-        const VF left = hn::Mul(hn::Mul(beta, common::SafeTanh(d, hn::Div(g, beta))), common::Sigmoid(d, g));
-        return hn::Mul(left, hn::Mul(linear, common::SafeTanh(d, hn::Div(u, linear))));
+        const VF left = hn::Mul(hn::Mul(beta, fs::SafeTanh(d, hn::Div(g, beta))), fs::Sigmoid(d, g));
+        return hn::Mul(left, hn::Mul(linear, fs::SafeTanh(d, hn::Div(u, linear))));
       });
     }
   }
 }
 
 void Glu(const GluArgs& form, In gate, In up, Out y, int64_t n) {
-  common::WithFloatType(
+  fs::WithFloatType(
       y.dtype, [&](auto* type) HWY_ATTR { GluTyped<std::remove_pointer_t<decltype(type)>>(form, gate, up, y, n); });
 }
 
@@ -111,17 +105,16 @@ template <class T>
 HWY_INLINE void SigmoidMulTyped(In x, In gate, bool single, Out y, int64_t n) {
   const DF d;
   if (!single) {
-    return Binary(x, gate, y, n,
-                  [d](VF v, VF g) HWY_ATTR { return hn::Mul(v, common::RoundTo<T>(d, common::Sigmoid(d, g))); });
+    return Binary(x, gate, y, n, [d](VF v, VF g) HWY_ATTR { return hn::Mul(v, fs::RoundTo<T>(d, fs::Sigmoid(d, g))); });
   }
   HWY_ALIGN float lanes[hn::MaxLanes(d)] = {};
-  common::LoadRow(gate.data, gate.dtype, 1, lanes);
-  const VF factor = hn::Set(d, hn::GetLane(common::RoundTo<T>(d, common::Sigmoid(d, hn::Load(d, lanes)))));
+  fs::LoadRow(gate.data, gate.dtype, 1, lanes);
+  const VF factor = hn::Set(d, hn::GetLane(fs::RoundTo<T>(d, fs::Sigmoid(d, hn::Load(d, lanes)))));
   Unary(x, y, n, [factor](VF v) HWY_ATTR { return hn::Mul(v, factor); });
 }
 
 void SigmoidMul(In x, In gate, bool single, Out y, int64_t n) {
-  common::WithFloatType(y.dtype, [&](auto* type) HWY_ATTR {
+  fs::WithFloatType(y.dtype, [&](auto* type) HWY_ATTR {
     SigmoidMulTyped<std::remove_pointer_t<decltype(type)>>(x, gate, single, y, n);
   });
 }

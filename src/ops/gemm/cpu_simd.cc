@@ -14,7 +14,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "ops/common/float_io-inl.h"
+#include "ops/common/simd_io-inl.h"
 #include "ops/gemm/kernels.h"
 
 #if HWY_ARCH_X86
@@ -26,9 +26,7 @@ namespace fluvial::ops::gemm {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-namespace common = fluvial::ops::HWY_NAMESPACE;
-using fluvial::ops::HWY_NAMESPACE::LoadF;
-using fluvial::ops::HWY_NAMESPACE::StoreF;
+namespace fs = fluvial::ops::simd::HWY_NAMESPACE;
 using DF = hn::ScalableTag<float>;
 using VF = hn::Vec<DF>;
 
@@ -59,7 +57,7 @@ HWY_NOINLINE void Tile(const float* x, int64_t xs, const TW* w, int64_t ws, int6
     if constexpr (FLUVIAL_GEMM_512) {
       VF wv[NR];
 #pragma GCC unroll 8
-      for (int j = 0; j < NR; ++j) wv[j] = LoadF(d, wp + j * wp_stride);
+      for (int j = 0; j < NR; ++j) wv[j] = fs::LoadF32(d, wp + j * wp_stride);
 #pragma GCC unroll 6
       for (int i = 0; i < MR; ++i) {
         const VF xv = hn::LoadU(d, xp + i * xp_stride);
@@ -72,7 +70,7 @@ HWY_NOINLINE void Tile(const float* x, int64_t xs, const TW* w, int64_t ws, int6
       for (int i = 0; i < MR; ++i) xv[i] = hn::LoadU(d, xp + i * xp_stride);
 #pragma GCC unroll 8
       for (int j = 0; j < NR; ++j) {
-        const VF wv = LoadF(d, wp + j * wp_stride);
+        const VF wv = fs::LoadF32(d, wp + j * wp_stride);
 #pragma GCC unroll 6
         for (int i = 0; i < MR; ++i) acc[i][j] = hn::MulAdd(xv[i], wv, acc[i][j]);
       }
@@ -176,12 +174,12 @@ void Pack(const void* w_void, int64_t ws, int64_t n, int64_t k, void* panel_void
       __m512 row[16];
       if (rows == 16 && left >= 16) {
 #pragma GCC unroll 16
-        for (int r = 0; r < 16; ++r) row[r] = LoadF(d, from + r * ws).raw;
+        for (int r = 0; r < 16; ++r) row[r] = fs::LoadF32(d, from + r * ws).raw;
       } else {
         for (int r = 0; r < 16; ++r) {
           HWY_ALIGN TW padded[16] = {};
           if (r < rows) std::memcpy(padded, from + r * ws, size_t(HWY_MIN(left, int64_t{16})) * sizeof(TW));
-          row[r] = LoadF(d, padded).raw;
+          row[r] = fs::LoadF32(d, padded).raw;
         }
       }
       Transpose16(row);
@@ -197,7 +195,7 @@ void Arrange(const void* x, DType dtype, int64_t k, void* out_void) {
   float* out = static_cast<float*>(out_void);
   // Zeros behind k: whole groups of 16 registers are transposed.
   HWY_ALIGN float in[kBlock] = {};
-  common::LoadRow(x, dtype, k, in);
+  fs::LoadRow(x, dtype, k, in);
   const int64_t registers = (k + 15) / 16;
   for (int64_t i = 0; i < registers; i += 16) {
     __m512 row[16];
@@ -341,7 +339,7 @@ Kernel GetKernel(DType w) {
   }
 }
 
-void ToFloat(const void* x, DType dtype, int64_t k, float* out) { common::LoadRow(x, dtype, k, out); }
+void ToFloat(const void* x, DType dtype, int64_t k, float* out) { fs::LoadRow(x, dtype, k, out); }
 
 template <class TB, class TY>
 void FinishTyped(const float* c, int64_t ldc, const TB* bias, int64_t m, int64_t n, TY* y, int64_t ys) {
@@ -350,19 +348,21 @@ void FinishTyped(const float* c, int64_t ldc, const TB* bias, int64_t m, int64_t
   for (int64_t i = 0; i < m; ++i, c += ldc, y += ys) {
     int64_t j = 0;
     if (bias == nullptr) {
-      for (; j + kLanes <= n; j += kLanes) StoreF(hn::LoadU(d, c + j), d, y + j);
-      for (; j < n; ++j) StoreF(hn::LoadU(d1, c + j), d1, y + j);
+      for (; j + kLanes <= n; j += kLanes) fs::StoreF32(hn::LoadU(d, c + j), d, y + j);
+      for (; j < n; ++j) fs::StoreF32(hn::LoadU(d1, c + j), d1, y + j);
     } else {
-      for (; j + kLanes <= n; j += kLanes) StoreF(hn::Add(hn::LoadU(d, c + j), LoadF(d, bias + j)), d, y + j);
-      for (; j < n; ++j) StoreF(hn::Add(hn::LoadU(d1, c + j), LoadF(d1, bias + j)), d1, y + j);
+      for (; j + kLanes <= n; j += kLanes) {
+        fs::StoreF32(hn::Add(hn::LoadU(d, c + j), fs::LoadF32(d, bias + j)), d, y + j);
+      }
+      for (; j < n; ++j) fs::StoreF32(hn::Add(hn::LoadU(d1, c + j), fs::LoadF32(d1, bias + j)), d1, y + j);
     }
   }
 }
 
 void Finish(const float* c, int64_t ldc, const void* bias, DType bias_dtype, int64_t m, int64_t n, void* y, int64_t ys,
             DType y_dtype) {
-  common::WithFloatType(y_dtype, [&](auto* ty) HWY_ATTR {
-    common::WithFloatType(bias_dtype, [&](auto* tb) HWY_ATTR {
+  fs::WithFloatType(y_dtype, [&](auto* ty) HWY_ATTR {
+    fs::WithFloatType(bias_dtype, [&](auto* tb) HWY_ATTR {
       using TB = std::remove_pointer_t<decltype(tb)>;
       FinishTyped(c, ldc, static_cast<const TB*>(bias), m, n, static_cast<decltype(ty)>(y), ys);
     });

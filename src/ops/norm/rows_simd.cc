@@ -11,8 +11,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "ops/common/float_io-inl.h"
-#include "ops/common/float_math-inl.h"
+#include "ops/common/simd_io-inl.h"
+#include "ops/common/simd_math-inl.h"
 #include "ops/norm/rows.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -20,19 +20,12 @@ namespace fluvial::ops::norm {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-namespace common = fluvial::ops::HWY_NAMESPACE;
+namespace fs = fluvial::ops::simd::HWY_NAMESPACE;
 using DF = hn::ScalableTag<float>;
 using VF = hn::Vec<DF>;
 
 // A multiple of 4 vectors of every length.
 constexpr int64_t kPiece = 512;
-
-HWY_INLINE const void* At(const void* data, DType dtype, int64_t i) {
-  return static_cast<const char*>(data) + i * int64_t(SizeOf(dtype));
-}
-HWY_INLINE void* At(void* data, DType dtype, int64_t i) {
-  return static_cast<char*>(data) + i * int64_t(SizeOf(dtype));
-}
 
 // sum of fn(x[i]) in a fixed order: four vectors of partial sums, then the lanes.
 template <class Fn>
@@ -43,7 +36,7 @@ HWY_INLINE float Sum(const void* x, DType dtype, int64_t n, Fn fn) {
   VF sum[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
   for (int64_t i = 0; i < n; i += kPiece) {
     const int64_t m = std::min(kPiece, n - i);
-    common::LoadRow(At(x, dtype, i), dtype, m, piece);
+    fs::LoadRow(fs::At(x, dtype, i), dtype, m, piece);
     int64_t l = 0;
     for (; l + 4 * L <= m; l += 4 * L) {
       for (int64_t u = 0; u < 4; ++u) sum[u] = hn::Add(sum[u], fn(hn::Load(d, piece + l + u * L)));
@@ -97,10 +90,10 @@ HWY_INLINE void Normalise(const Args& a, const Row& row, const Statistics& s, in
     if (const int64_t whole = m / L * L; whole < m) {
       for (float* p : {x, w, b}) hn::Store(p == w && !has_weight ? one : hn::Zero(d), d, p + whole);
     }
-    common::LoadRow(At(row.x, in, i), in, m, x);
-    if (has_weight) common::LoadRow(At(a.weight.data, a.weight.dtype, i), a.weight.dtype, m, w);
-    if (row.gate != nullptr) common::LoadRow(At(row.gate, a.gate.dtype, i), a.gate.dtype, m, b);
-    if (a.bias.defined()) common::LoadRow(At(a.bias.data, a.bias.dtype, i), a.bias.dtype, m, b);
+    fs::LoadRow(fs::At(row.x, in, i), in, m, x);
+    if (has_weight) fs::LoadRow(fs::At(a.weight.data, a.weight.dtype, i), a.weight.dtype, m, w);
+    if (row.gate != nullptr) fs::LoadRow(fs::At(row.gate, a.gate.dtype, i), a.gate.dtype, m, b);
+    if (a.bias.defined()) fs::LoadRow(fs::At(a.bias.data, a.bias.dtype, i), a.bias.dtype, m, b);
     auto each = [&](auto fn) HWY_ATTR {
       for (int64_t l = 0; l < m; l += int64_t(hn::Lanes(d))) {
         hn::Store(fn(hn::Load(d, x + l), hn::Load(d, w + l), hn::Load(d, b + l)), d, x + l);
@@ -108,19 +101,19 @@ HWY_INLINE void Normalise(const Args& a, const Row& row, const Statistics& s, in
     };
     switch (a.form) {
       case Form::kRms:
-        each([&](VF v, VF wv, VF) HWY_ATTR { return hn::Mul(wv, common::RoundTo<T>(d, hn::Mul(v, rstd))); });
+        each([&](VF v, VF wv, VF) HWY_ATTR { return hn::Mul(wv, fs::RoundTo<T>(d, hn::Mul(v, rstd))); });
         break;
       case Form::kRmsZeroCentred:
         each([&](VF v, VF wv, VF) HWY_ATTR { return hn::Mul(hn::Mul(v, rstd), hn::Add(one, wv)); });
         break;
       case Form::kRmsSiluGate:
         each([&](VF v, VF wv, VF z) HWY_ATTR {
-          const VF t = common::RoundTo<T>(d, hn::Mul(v, rstd));
-          return hn::Mul(common::RoundTo<T>(d, hn::Mul(wv, t)), common::Silu(d, z));
+          const VF t = fs::RoundTo<T>(d, hn::Mul(v, rstd));
+          return hn::Mul(fs::RoundTo<T>(d, hn::Mul(wv, t)), fs::Silu(d, z));
         });
         break;
       case Form::kRmsSigmoidGate:
-        each([&](VF v, VF wv, VF z) HWY_ATTR { return hn::Mul(hn::Mul(wv, hn::Mul(v, rstd)), common::Sigmoid(d, z)); });
+        each([&](VF v, VF wv, VF z) HWY_ATTR { return hn::Mul(hn::Mul(wv, hn::Mul(v, rstd)), fs::Sigmoid(d, z)); });
         break;
       case Form::kLayer:
         each([&](VF v, VF wv, VF bv) HWY_ATTR { return hn::Add(hn::Mul(hn::Mul(hn::Sub(v, mean), rstd), wv), bv); });
@@ -129,7 +122,7 @@ HWY_INLINE void Normalise(const Args& a, const Row& row, const Statistics& s, in
         each([&](VF v, VF, VF) HWY_ATTR { return hn::Mul(v, rstd); });
         break;
     }
-    common::StoreRow(x, m, At(row.y, a.y.dtype, i), a.y.dtype);
+    fs::StoreRow(x, m, fs::At(row.y, a.y.dtype, i), a.y.dtype);
   }
 }
 
@@ -141,12 +134,12 @@ HWY_INLINE void AddResidual(const Args& a, const Row& row, int64_t n) {
   const DType dtype = a.x.dtype;
   for (int64_t i = 0; i < n; i += kPiece) {
     const int64_t m = std::min(kPiece, n - i);
-    common::LoadRow(At(row.x, dtype, i), dtype, m, x);
-    common::LoadRow(static_cast<const void*>(At(row.residual, dtype, i)), dtype, m, r);
+    fs::LoadRow(fs::At(row.x, dtype, i), dtype, m, x);
+    fs::LoadRow(fs::At(row.residual, dtype, i), dtype, m, r);
     for (int64_t l = 0; l < m; l += int64_t(hn::Lanes(d))) {
       hn::Store(hn::Add(hn::Load(d, r + l), hn::Load(d, x + l)), d, x + l);
     }
-    common::StoreRow(x, m, At(row.residual, dtype, i), dtype);
+    fs::StoreRow(x, m, fs::At(row.residual, dtype, i), dtype);
   }
 }
 
@@ -157,8 +150,8 @@ void Run(const Args& a, const Row& given, int64_t n) {
     row.x = row.residual;
   }
   const Statistics s = Measure(a.form, a.eps, row.x, a.x.dtype, n);
-  common::WithFloatType(a.x.dtype,
-                        [&](auto* type) HWY_ATTR { Normalise<std::remove_pointer_t<decltype(type)>>(a, row, s, n); });
+  fs::WithFloatType(a.x.dtype,
+                    [&](auto* type) HWY_ATTR { Normalise<std::remove_pointer_t<decltype(type)>>(a, row, s, n); });
 }
 
 }  // namespace HWY_NAMESPACE

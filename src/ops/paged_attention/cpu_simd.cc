@@ -27,17 +27,6 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 // Rows in flight of the two multiplications: 32 vector registers carry 8 rows x 2 vectors, 16 registers half of it.
 constexpr int kFastRows = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
-template <class Fn>
-HWY_INLINE void WithType(DType dtype, Fn&& fn) {
-  switch (dtype) {
-    case DType::kBF16:
-      return fn(static_cast<const BFloat16*>(nullptr));
-    case DType::kF16:
-      return fn(static_cast<const Float16*>(nullptr));
-    default:
-      return fn(static_cast<const float*>(nullptr));
-  }
-}
 
 /// s[r][j] = q_r . k_j for R rows and all keys of the tile, NV vectors of keys at a time. The chain over the head
 /// dimension is the same for both kinds of units.
@@ -229,8 +218,8 @@ void ClearT(int64_t rows, int64_t padded, const Partial& to) {
 void AttendSpanT(const Block& b, int64_t span, const Scratch& w, const Partial& to) {
   ClearT(b.rows(), PaddedDim(b.d_v), to);
   const int64_t end = std::min((span + 1) * kSpan, b.keys());
-  WithType(b.kv, [&](auto type) {
-    using T = std::remove_const_t<std::remove_pointer_t<decltype(type)>>;
+  fs::WithFloatType(b.kv, [&](auto type) {
+    using T = std::remove_pointer_t<decltype(type)>;
     for (int64_t k0 = span * kSpan; k0 < end; k0 += kTile) AttendTile<T>(b, k0, w, to);
   });
 }
@@ -255,8 +244,8 @@ void MergeT(int64_t rows, int64_t padded, const Partial& total, const Partial& n
 void LoadQueriesT(const Block& b, const Scratch& w) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  WithType(b.io, [&](auto type) {
-    using T = std::remove_const_t<std::remove_pointer_t<decltype(type)>>;
+  fs::WithFloatType(b.io, [&](auto type) {
+    using T = std::remove_pointer_t<decltype(type)>;
     for (int64_t r = 0; r < b.rows(); ++r) {
       const T* from = static_cast<const T*>(b.q) + r / b.heads * b.q_token + r % b.heads * b.q_head;
       float* to = w.q + r * b.d_qk;
@@ -270,8 +259,8 @@ void LoadQueriesT(const Block& b, const Scratch& w) {
 void FinishT(const Block& b, const Partial& total) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), padded = PaddedDim(b.d_v);
-  WithType(b.io, [&](auto type) {
-    using T = std::remove_const_t<std::remove_pointer_t<decltype(type)>>;
+  fs::WithFloatType(b.io, [&](auto type) {
+    using T = std::remove_pointer_t<decltype(type)>;
     for (int64_t r = 0; r < b.rows(); ++r) {
       const int64_t query = r / b.heads, head = r % b.heads;
       T* to = static_cast<T*>(b.out) + query * b.out_token + head * b.out_head;
@@ -290,10 +279,10 @@ void FinishT(const Block& b, const Partial& total) {
 void ConvertRowT(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t n) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  WithType(from_dtype, [&](auto from_type) {
-    WithType(to_dtype, [&](auto to_type) {
-      auto* a = static_cast<decltype(from_type)>(from);
-      using T = std::remove_const_t<std::remove_pointer_t<decltype(to_type)>>;
+  fs::WithFloatType(from_dtype, [&](auto from_type) {
+    fs::WithFloatType(to_dtype, [&](auto to_type) {
+      const auto* a = static_cast<const std::remove_pointer_t<decltype(from_type)>*>(from);
+      using T = std::remove_pointer_t<decltype(to_type)>;
       T* b = static_cast<T*>(to);
       int64_t c = 0;
       for (; c + lanes <= n; c += lanes) fs::StoreF32(fs::LoadF32(d, a + c), d, b + c);

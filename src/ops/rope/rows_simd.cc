@@ -10,7 +10,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "ops/common/float_io-inl.h"
+#include "ops/common/simd_io-inl.h"
 #include "ops/rope/rows.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -18,19 +18,12 @@ namespace fluvial::ops::rope {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-namespace common = fluvial::ops::HWY_NAMESPACE;
+namespace fs = fluvial::ops::simd::HWY_NAMESPACE;
 using DF = hn::ScalableTag<float>;
 using VF = hn::Vec<DF>;
 
 // Pairs per piece; a multiple of every vector length.
 constexpr int64_t kPiece = 256;
-
-HWY_INLINE const void* At(const void* data, DType dtype, int64_t i) {
-  return static_cast<const char*>(data) + i * int64_t(SizeOf(dtype));
-}
-HWY_INLINE void* At(void* data, DType dtype, int64_t i) {
-  return static_cast<char*>(data) + i * int64_t(SizeOf(dtype));
-}
 
 template <class T>
 HWY_INLINE void RotateTyped(const void* x, DType in, void* y, DType out, const float* cos, const float* sin,
@@ -42,26 +35,26 @@ HWY_INLINE void RotateTyped(const void* x, DType in, void* y, DType out, const f
   HWY_ALIGN float s[kPiece] = {};
   for (int64_t i = 0; i < half; i += kPiece) {
     const int64_t m = std::min(kPiece, half - i);
-    common::LoadRow(At(x, in, i), in, m, a);
-    common::LoadRow(At(x, in, half + i), in, m, b);
+    fs::LoadRow(fs::At(x, in, i), in, m, a);
+    fs::LoadRow(fs::At(x, in, half + i), in, m, b);
     std::memcpy(c, cos + i, size_t(m) * sizeof(float));
     std::memcpy(s, sin + i, size_t(m) * sizeof(float));
     for (int64_t l = 0; l < m; l += int64_t(hn::Lanes(d))) {
       const VF av = hn::Load(d, a + l), bv = hn::Load(d, b + l);
-      const VF cv = common::RoundTo<T>(d, hn::Load(d, c + l)), sv = common::RoundTo<T>(d, hn::Load(d, s + l));
-      auto product = [d](VF p, VF q) HWY_ATTR { return common::RoundTo<T>(d, hn::Mul(p, q)); };
+      const VF cv = fs::RoundTo<T>(d, hn::Load(d, c + l)), sv = fs::RoundTo<T>(d, hn::Load(d, s + l));
+      auto product = [d](VF p, VF q) HWY_ATTR { return fs::RoundTo<T>(d, hn::Mul(p, q)); };
       hn::Store(hn::Sub(product(av, cv), product(bv, sv)), d, a + l);
       hn::Store(hn::Add(product(bv, cv), product(av, sv)), d, b + l);
     }
-    common::StoreRow(a, m, At(y, out, i), out);
-    common::StoreRow(b, m, At(y, out, half + i), out);
+    fs::StoreRow(a, m, fs::At(y, out, i), out);
+    fs::StoreRow(b, m, fs::At(y, out, half + i), out);
   }
 }
 
 void Rotate(const void* x, DType in, void* y, DType out, const float* cos, const float* sin, int64_t half,
             Rounding rounding) {
   if (rounding == Rounding::kFp32) return RotateTyped<float>(x, in, y, out, cos, sin, half);
-  common::WithFloatType(in, [&](auto* type) HWY_ATTR {
+  fs::WithFloatType(in, [&](auto* type) HWY_ATTR {
     RotateTyped<std::remove_pointer_t<decltype(type)>>(x, in, y, out, cos, sin, half);
   });
 }
@@ -74,8 +67,8 @@ void Copy(const void* x, DType in, void* y, DType out, int64_t n) {
   HWY_ALIGN float a[kPiece];
   for (int64_t i = 0; i < n; i += kPiece) {
     const int64_t m = std::min(kPiece, n - i);
-    common::LoadRow(At(x, in, i), in, m, a);
-    common::StoreRow(a, m, At(y, out, i), out);
+    fs::LoadRow(fs::At(x, in, i), in, m, a);
+    fs::StoreRow(a, m, fs::At(y, out, i), out);
   }
 }
 
