@@ -117,7 +117,7 @@ TEST_F(EngineTest, NamedBackendsRunOrAreRefused) {
   const auto want = Want(65);
   EXPECT_EQ(Ids((*answer)[0]), std::vector<int32_t>(want.begin(), want.begin() + 8));
 
-  o.backends["gdn_prefill"] = "cuda";
+  o.backends["gdn_prefill"] = "cuda_tokens";
   const auto refused = Engine::Load(o);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), Code::kRefused) << refused.status().message();

@@ -195,9 +195,9 @@ TEST_F(RunTest, WrongRequests) {
 
 TEST_F(RunTest, ANamedBackendThatCannotRunRefuses) {
   // On the CPU device no CUDA kernel can run, whatever this machine has.
-  ExpectError("run " + model_ + " --prompt-ids 5 --device cpu --gdn-prefill-backend cuda", 4,
-              "gdn_prefill: backend 'cuda' cannot run this: ");
-  ExpectError("run " + model_ + " --prompt-ids 5 --device cpu --gdn-decode-backend cuda", 4,
+  ExpectError("run " + model_ + " --prompt-ids 5 --device cpu --gdn-prefill-backend cuda_tokens", 4,
+              "gdn_prefill: backend 'cuda_tokens' cannot run this: ");
+  ExpectError("run " + model_ + " --prompt-ids 5 --device cpu --gdn-decode-backend cuda_tokens", 4,
               "backends that can: cpu, reference");
 }
 

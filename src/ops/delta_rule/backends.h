@@ -12,7 +12,7 @@ extern const DeltaBackend kReference;
 extern const DeltaBackend kCpu;
 extern const DeltaBackend kCpuBf16;
 
-/// The CUDA bodies of `op`, best first. Without CUDA: the same names, refusing with the reason.
+/// The CUDA bodies of `op`. In a build without CUDA the same names and contracts, which refuse every real device.
 std::span<const DeltaBackend> CudaBackends(Op op);
 
 }  // namespace fluvial::ops::delta_rule

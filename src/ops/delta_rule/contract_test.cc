@@ -208,7 +208,7 @@ TEST(DeltaRuleSelect, ListEndsWithReferenceAndNamesAreUnique) {
 TEST(DeltaRuleSelect, ExplicitNeverFallsBack) {
   const Problem p = Parse("kda_prefill lens=64 hk=2 gate=bounded:-5").problem;
   const DeviceInfo cpu = CpuDeviceInfo(2);
-  const auto cuda = Choose(p, cpu, "cuda");
+  const auto cuda = Choose(p, cpu, "cuda_tokens");
   ASSERT_FALSE(cuda.ok());
   EXPECT_EQ(cuda.status().code(), Code::kRefused);
   EXPECT_NE(cuda.status().message().find("reference"), std::string::npos) << cuda.status().message();
@@ -220,6 +220,35 @@ TEST(DeltaRuleSelect, ExplicitNeverFallsBack) {
   Problem bad = p;
   bad.hv = 3;
   EXPECT_EQ(Choose(bad, cpu, "auto").status().code(), Code::kInvalidArgument);
+}
+
+TEST(DeltaRuleSelect, AutoOnHopperFollowsTheMeasurements) {
+  const DeviceInfo hopper = *AssumedDevice("sm_90");
+  // Which was faster on an H200 (docs/kernels/delta_rule_chunk16.md); a build without CUDA explains the same.
+  const std::pair<const char*, const char*> expected[] = {
+      {"kda_prefill lens=8192 hk=96 gate=bounded:-5", "cuda_chunk16"},
+      {"kda_prefill lens=8192 hk=64 gate=bounded:-5", "cuda_chunk16"},
+      {"kda_prefill lens=8192 hk=32 gate=bounded:-5", "cuda_chunk16_segments"},
+      {"kda_prefill lens=8192 hk=12 gate=bounded:-5", "cuda_chunk16_segments"},
+      {"kda_prefill lens=65536 hk=8 gate=bounded:-5", "cuda_chunk16_segments"},
+      {"kda_prefill lens=8x1024 hk=32 gate=bounded:-5", "cuda_chunk16"},
+      {"kda_prefill lens=4x2048 hk=12 gate=bounded:-5", "cuda_chunk16"},
+      {"kda_prefill lens=8192 hk=32 gate=softplus", "cuda_tokens"},
+      {"gdn_prefill lens=8192 hk=16 hv=32", "cuda_chunk16_segments"},
+      {"gdn_prefill lens=8192 hk=16 hv=64", "cuda_chunk16"},
+      {"gdn_prefill lens=8x1024 hk=16 hv=32", "cuda_chunk16"},
+      {"kda_decode lens=128x1 hk=32 gate=bounded:-5", "cuda_decode"},
+      {"gdn_decode lens=4x3 hk=16 hv=32", "cuda_tokens"},
+  };
+  for (const auto& [line, name] : expected) {
+    const auto chosen = Choose(Parse(line).problem, hopper, "auto");
+    ASSERT_TRUE(chosen.ok()) << line << ": " << chosen.status().message();
+    EXPECT_EQ(chosen->backend->name, name) << line;
+  }
+  const auto refused = Choose(Parse("kda_prefill lens=64 hk=2 gate=softplus").problem, hopper, "cuda_chunk16");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("bounded gate"), std::string::npos) << refused.status().message();
+  EXPECT_FALSE(Choose(Parse("kda_prefill lens=64 hk=2").problem, *AssumedDevice("sm_100"), "cuda_tokens").ok());
 }
 
 TEST(DeltaRuleSelect, AutoTakesChunksInBf16OnlyWhereTheyRun) {

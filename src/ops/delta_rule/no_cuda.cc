@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Built when there is no nvcc: the CUDA backend stays in the list and says why it cannot run.
-#include "ops/delta_rule/backends.h"
+// Built when there is no nvcc: contracts, costs and explanations of the CUDA backends (cuda_backend.cc) are the same in
+// every build; only their kernels are missing. No real device of such a build is a CUDA device, so nothing gets here
+// through selection.
+#include <string>
+
+#include "ops/delta_rule/sm90_delta_launch.h"
 
 namespace fluvial::ops::delta_rule {
 namespace {
 
-Check RefuseNoCuda(const Problem&, const DeviceInfo&) { return Check::Refuse(CudaUnavailableReason()); }
-
-const DeltaBackend kCudaStub = {
-    .name = "cuda",
-    .description = "CUDA kernels; this program was built without CUDA",
-    .check = RefuseNoCuda,
-    .workspace_bytes = [](const Problem&, const DeviceInfo&) -> size_t { return 0; },
-    .cost_us = [](const Problem&, const DeviceInfo&) -> double { return 0; },
-    .run = [](Stream&, const Problem&, const Args&, Workspace) -> Status {
-      return Status::Refused("delta rule: the cuda backend cannot run: " + CudaUnavailableReason());
-    },
-};
+Status NoKernels(const Problem& problem) {
+  return Status::Refused(std::string(Name(problem.op)) +
+                         ": this program was built without CUDA; install nvcc and build again");
+}
 
 }  // namespace
 
-std::span<const DeltaBackend> CudaBackends(Op) { return {&kCudaStub, 1}; }
+Status LaunchChunk16(Stream&, const Problem& problem, const Args&, int64_t, Workspace) { return NoKernels(problem); }
+Status LaunchDecode(Stream&, const Problem& problem, const Args&) { return NoKernels(problem); }
+Status LaunchTokens(Stream&, const Problem& problem, const Args&) { return NoKernels(problem); }
 
 }  // namespace fluvial::ops::delta_rule

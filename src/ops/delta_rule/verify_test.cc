@@ -46,7 +46,7 @@ TEST(DeltaRuleVerify, NamesAndRefusals) {
   const auto streams = CpuStreams();
   VerifyOptions options;
   options.cases = 1;
-  options.backend = "cuda";
+  options.backend = "cuda_tokens";
   EXPECT_EQ(Verify(streams, options).status().code(), Code::kRefused);
   options.backend = "triton";
   EXPECT_EQ(Verify(streams, options).status().code(), Code::kInvalidArgument);
