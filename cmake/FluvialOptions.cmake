@@ -34,8 +34,10 @@ endif()
 
 find_program(FLUVIAL_CCACHE ccache)
 if(FLUVIAL_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${FLUVIAL_CCACHE})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${FLUVIAL_CCACHE})
+  # Paths below the source folder count as relative, so that another clone finds what this one compiled.
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${FLUVIAL_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${launcher})
 endif()
 
 find_package(Threads REQUIRED)
