@@ -237,6 +237,9 @@ TEST(DeltaRuleSelect, AutoOnHopperFollowsTheMeasurements) {
       {"gdn_prefill lens=8192 hk=16 hv=32", "cuda_chunk16_segments"},
       {"gdn_prefill lens=8192 hk=16 hv=64", "cuda_chunk16"},
       {"gdn_prefill lens=8x1024 hk=16 hv=32", "cuda_chunk16"},
+      {"gdn_prefill lens=8x1024 hk=2 hv=8", "cuda_chunk16"},
+      {"kda_prefill lens=1024 hk=4 gate=bounded:-5", "cuda_chunk16_segments"},
+      {"kda_prefill lens=8x2048 hk=16 gate=bounded:-5", "cuda_chunk16"},
       {"kda_decode lens=128x1 hk=32 gate=bounded:-5", "cuda_decode"},
       {"gdn_decode lens=4x3 hk=16 hv=32", "cuda_tokens"},
   };

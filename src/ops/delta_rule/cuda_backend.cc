@@ -64,6 +64,9 @@ Check CheckChunk16(const Problem& p, const DeviceInfo& device) {
 // CTA per SM - with outputs, and in the scan without -, per launch, and per segment in the combination.
 constexpr double kKdaStepUs = 1.21, kKdaScanUs = 1.0, kGdnStepUs = 0.74, kGdnScanUs = 0.64;
 constexpr double kLaunchUs = 7, kCombineUs = 1.8;
+// What a wave of segment CTAs costs whatever its length (pipeline fill, 64 KiB of fp32 state in and out): fitted to 8 x
+// 1024 tokens, where 50 and 98 waves took 600 and 1200 us more than their steps.
+constexpr double kWaveUs = 12;
 
 double StepUs(const Problem& p) { return p.kda() ? kKdaStepUs : kGdnStepUs; }
 double ScanUs(const Problem& p) { return p.kda() ? kKdaScanUs : kGdnScanUs; }
@@ -106,10 +109,11 @@ Segmentation ChooseSegments(const Problem& p, const DeviceInfo& device) {
     const int64_t segments = chunks / per_segment + p.sequences;  // at most
     const int64_t scanned = std::max<int64_t>(segments - p.sequences, 0);
     const int64_t longest = ((p.max_length + 15) / 16 + per_segment - 1) / per_segment;
-    const double step = ScanUs(p) * static_cast<double>(Waves(2 * scanned * p.hv, sms)) +
-                        StepUs(p) * static_cast<double>(Waves(segments * p.hv, sms));
-    const double cost =
-        3 * kLaunchUs + step * static_cast<double>(per_segment) + kCombineUs * static_cast<double>(longest);
+    const auto scan_waves = static_cast<double>(Waves(2 * scanned * p.hv, sms));
+    const auto replay_waves = static_cast<double>(Waves(segments * p.hv, sms));
+    const double step = ScanUs(p) * scan_waves + StepUs(p) * replay_waves;
+    const double cost = kWaveUs * (scan_waves + replay_waves) + step * static_cast<double>(per_segment) +
+                        kCombineUs * static_cast<double>(longest);
     if (best.tokens == 0 || cost < best.cost_us) best = {per_segment * 16, cost};
     if (per_segment == kMinSegmentChunks) break;
   }
