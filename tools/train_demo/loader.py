@@ -56,14 +56,23 @@ class Loader:
         self.thread.start()
 
     def _move(self):
-        if self.device != "cpu":
+        gpu = self.device != "cpu"
+        if gpu:
             torch.cuda.set_device(self.device)
+            stream, main = torch.cuda.Stream(), torch.cuda.default_stream()
         while not self.stopped:
             slot, segments, kinds = self.ready.get()
             tensors = {}
             for name, (offset, shape, dtype) in self.layout.items():
-                x = torch.from_numpy(np.frombuffer(self.slots[slot], dtype=dtype, count=int(np.prod(shape)), offset=offset).reshape(shape).copy())
-                tensors[name] = x.to(self.device)
+                x = torch.from_numpy(np.frombuffer(self.slots[slot], dtype=dtype, count=int(np.prod(shape)), offset=offset).reshape(shape))
+                if gpu:
+                    with torch.cuda.stream(stream):
+                        tensors[name] = x.to(self.device)
+                    tensors[name].record_stream(main)
+                else:
+                    tensors[name] = x.clone()
+            if gpu:
+                stream.synchronize()
             self.free.put(slot)
             self.queue.put((segments, kinds, tensors))
 

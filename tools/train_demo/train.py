@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -86,11 +87,19 @@ def export(params, args, family, directory, ids, note):
         json.dump(m.config(family, ids), f, indent=2)
         f.write("\n")
     save_file(m.exported(params), os.path.join(directory, "model.safetensors"), metadata={"format": "pt"})
+    os.chmod(os.path.join(directory, "model.safetensors"), 0o644)
     with open(os.path.join(directory, "training.json"), "w", encoding="utf-8") as f:
         json.dump(note, f, indent=2)
         f.write("\n")
-    with tarfile.open(directory + ".tar", "w") as tar:
+
+
+def pack(directory, out):
+    """One file per model: folders and many small files are awkward to bring back from another machine."""
+    path = os.path.join(out, os.path.basename(directory) + ".tar")
+    with tarfile.open(path + ".part", "w") as tar:
         tar.add(directory, arcname=os.path.basename(directory))
+    os.replace(path + ".part", path)
+    return os.path.getsize(path)
 
 
 def warm_up(net, optimiser, data, log):
@@ -165,14 +174,18 @@ def train(args):
             checks.pop(0)
             scores = {k: generate.accuracy(net, enc, directory, k, 100)[0] for k in generate.answers.eval_files(directory)}
             log(f"100 items each, bf16: {scores}")
+            halfway = os.path.join(tempfile.mkdtemp(), name)
+            export(params, args, family, halfway, ids, {"unfinished": progress})
+            pack(halfway, args.out)
             shown = time.time()
     data.stop()
     seconds = time.time() - start
     log(f"{step} steps in {seconds:.0f} s, {data.fresh} fresh batches, {data.reused} used again")
     note = {"seed": args.seed, "steps": step, "tokens_per_step": args.tokens, "seconds": round(seconds), "machine": torch.cuda.get_device_name() if gpu else "CPU",
             "torch": torch.__version__, "muon_lr": args.muon_lr, "adam_lr": args.adam_lr}
-    export(params, args, family, os.path.join(args.out, name), ids, note)
-    log(f"exported: {os.path.getsize(os.path.join(args.out, name + '.tar'))} bytes")
+    work = os.path.join(tempfile.mkdtemp(), name)
+    export(params, args, family, work, ids, note)
+    log(f"exported: {pack(work, args.out)} bytes")
     if gpu:
         torch.cuda.empty_cache()
     torch.set_float32_matmul_precision("highest")
@@ -183,10 +196,11 @@ def train(args):
         score, said = generate.accuracy(final, enc, directory, kind, args.eval_items)
         result[kind] = score
         log(f"eval {kind}: {100 * score:.1f} % in {time.time() - at:.1f} s (fp32, greedy)")
-        with open(os.path.join(args.out, f"{name}-{kind}.json"), "w", encoding="utf-8") as f:
+        with open(os.path.join(work, f"answers-{kind}.json"), "w", encoding="utf-8") as f:
             json.dump(said, f)
-    with open(os.path.join(args.out, name + "-scores.json"), "w", encoding="utf-8") as f:
-        json.dump({**note, "accuracy": result}, f)
+        with open(os.path.join(work, "training.json"), "w", encoding="utf-8") as f:
+            json.dump({**note, "accuracy": result}, f, indent=2)
+        pack(work, args.out)
     log("done")
 
 
