@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generators and answers: train and test are disjoint, every worked line is true. python3 -m unittest discover tools/train_demo"""
+"""Generators and answers: train and test are disjoint, every worked line is true. python3 -m unittest discover -s tools/train_demo"""
 
 import random
 import re

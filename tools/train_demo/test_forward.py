@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forward and gradients of forward.py against transformers, fp32 on the CPU: python3 -m pytest tools/train_demo"""
+"""Forward and gradients of forward.py against transformers, fp32 on the CPU: python3 -m unittest discover -s tools/train_demo"""
 
-import json
 import os
 import tempfile
 import unittest
@@ -20,7 +19,7 @@ def reference(family, params, ids, directory, **inputs):
     vocabulary.write_json(directory, "config.json", {**m.config(family, ids), "dtype": "float32"})
     tensors = {n: t.float() for n, t in m.exported(params).items()}
     save_file(tensors, os.path.join(directory, "model.safetensors"), metadata={"format": "pt"})
-    cls = getattr(transformers, json.load(open(os.path.join(directory, "config.json")))["architectures"][0])
+    cls = getattr(transformers, m.config(family, ids)["architectures"][0])
     model, info = cls.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
     return model.eval()
