@@ -173,8 +173,9 @@ def train(args):
                 snapshot = {n: t.detach().clone() for n, t in params.items()}
         if checks and progress >= checks[0]:
             checks.pop(0)
-            scores = {k: generate.accuracy(net, enc, directory, k, 100)[0] for k in generate.answers.eval_files(directory)}
-            log(f"100 items each, bf16: {scores}")
+            if args.check_items:
+                scores = {k: generate.accuracy(net, enc, directory, k, args.check_items)[0] for k in generate.answers.eval_files(directory)}
+                log(f"{args.check_items} items each, bf16: {scores}")
             halfway = os.path.join(tempfile.mkdtemp(), name)
             export(params, args, family, halfway, ids, {"unfinished": progress})
             pack(halfway, args.out)
@@ -183,7 +184,7 @@ def train(args):
     seconds = time.time() - start
     log(f"{step} steps in {seconds:.0f} s, {data.fresh} fresh batches, {data.reused} used again")
     note = {"seed": args.seed, "steps": step, "tokens_per_step": args.tokens, "seconds": round(seconds), "machine": torch.cuda.get_device_name() if gpu else "CPU",
-            "torch": torch.__version__, "muon_lr": args.muon_lr, "adam_lr": args.adam_lr}
+            "torch": torch.__version__, "muon_lr": args.muon_lr, "adam_lr": args.adam_lr, "stage": args.stage, "continued": bool(args.start)}
     work = os.path.join(tempfile.mkdtemp(), name)
     export(params, args, family, work, ids, note)
     log(f"exported: {pack(work, args.out)} bytes")
@@ -241,6 +242,7 @@ def main():
     parser.add_argument("--every", type=int, default=100)
     parser.add_argument("--reserve", type=float, default=60, help="seconds kept for export and evaluation")
     parser.add_argument("--eval-items", type=int, default=0)
+    parser.add_argument("--check-items", type=int, default=100, help="items of each eval set asked at 40 and 75 %% of the training, 0: none")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args()
