@@ -29,13 +29,11 @@ Result<std::unique_ptr<Model>> LoadModel(const std::string& directory, const Loa
   FLUVIAL_ASSIGN_OR_RETURN(weights::ModelConfig config, weights::ReadModelConfig(directory));
   switch (config.architecture) {
     case weights::Architecture::kQwen3_5:
-      return LoadQwen3_5(directory, std::move(config), options, stream);
     case weights::Architecture::kQwen3_5Moe:
     case weights::Architecture::kQwen3Next:
-      break;
+      return LoadQwen3_5(directory, std::move(config), options, stream);
   }
-  return Status::UnusableModel(directory + ": architecture '" + config.architecture_name +
-                               "' cannot run yet; those that can: Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration");
+  return Status::UnusableModel(directory + ": architecture '" + config.architecture_name + "' cannot run yet");
 }
 
 }  // namespace fluvial::models
