@@ -40,7 +40,7 @@ class WeightReader {
   void IgnoreSuffix(std::string_view suffix) { ignored_suffixes_.emplace_back(suffix); }
 
   /// Ok when every tensor asked for was there with its shape and none is left over; else one kUnusableModel
-  /// that lists them all (up to 20 of each kind).
+  /// that lists them all; names alike but for their numbers are one entry ("layers.{0-47}.mlp.experts.{0-511}.x").
   Status Finish() const;
 
   /// Copies made for tensors that lie unaligned in their file; keep them as long as the views are used.
