@@ -97,11 +97,19 @@ void AppendList(std::string& out, const char* title, const std::vector<std::stri
 
 }  // namespace
 
+WeightReader WeightReader::Counting() {
+  static const Checkpoint& none = *new Checkpoint;
+  return WeightReader(none);
+}
+
 TensorView WeightReader::Take(std::string_view name, std::initializer_list<int64_t> shape) {
   return TakeAny({name}, shape);
 }
 
 TensorView WeightReader::TakeAny(std::initializer_list<std::string_view> names, std::initializer_list<int64_t> shape) {
+  int64_t elements = 1;
+  for (const int64_t d : shape) elements *= std::max<int64_t>(d, 1);
+  asked_elements_ += elements;
   const CheckpointTensor* found = nullptr;
   for (const std::string_view name : names) {
     found = checkpoint_->Find(name);
