@@ -45,7 +45,7 @@ void SetLengths(Problem& p, std::span<const int64_t> lengths) {
 }
 
 std::span<const VisionBackend> Backends() {
-  static const VisionBackend kList[] = {kCpu, kReference};
+  static const VisionBackend kList[] = {kCpuBf16, kCpu, kReference};
   return kList;
 }
 
