@@ -81,7 +81,8 @@ int Main(const Options& options) {
       }
       const double gflops = 4.0 * static_cast<double>(p.pairs) * p.heads * p.d / t.best_active_us * 1e-3;
       std::printf(
-          "%s\n  %s: median %.0f us, best %.0f us, active %.0f us/thread; %.0f GFLOP/s (%.2f of fma), %.2f us per token, "
+          "%s\n  %s: median %.0f us, best %.0f us, active %.0f us/thread; %.0f GFLOP/s (%.2f of fma), %.2f us per "
+          "token, "
           "workspace %.2f MB\n",
           text.c_str(), std::string(b.name).c_str(), t.median_us, t.best_us, t.best_active_us, gflops,
           gflops / probe.fma_gflops, t.best_active_us / static_cast<double>(p.tokens),
