@@ -24,9 +24,6 @@ bool AllEqual(std::span<const int64_t> lengths) {
 
 RaggedRules RaggedRules::For(int64_t cudnn_version, int64_t frontend_version) {
   RaggedRules rules;
-  // A graph with overridden shapes serves any batch and length.
-  const bool any_shape = cudnn_version >= 92300 && frontend_version >= 12900;
-  rules.round_batch = rules.round_length = !any_shape;
   rules.drop_empty = cudnn_version < 92500;
   rules.token_units = cudnn_version >= 92400 && frontend_version >= 12500;
   return rules;

@@ -203,9 +203,6 @@ TEST(RaggedPlanTest, RulesFallAwayAsTheLibraryLearns) {
   const RaggedRules unknown = RaggedRules::For(0, 0), hopper = RaggedRules::For(91900, 13200);
   EXPECT_EQ(unknown, hopper);
   EXPECT_TRUE(hopper.round_batch && hopper.round_length && hopper.drop_empty && !hopper.token_units);
-  const RaggedRules shapes = RaggedRules::For(92300, 12900);
-  EXPECT_FALSE(shapes.round_batch || shapes.round_length);
-  EXPECT_TRUE(RaggedRules::For(92300, 12800).round_batch);
   EXPECT_TRUE(RaggedRules::For(92400, 12500).token_units);
   EXPECT_FALSE(RaggedRules::For(92400, 12400).token_units);
   EXPECT_TRUE(RaggedRules::For(92400, 13200).drop_empty);
