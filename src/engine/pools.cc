@@ -10,24 +10,6 @@
 
 namespace fluvial::engine {
 
-FreeList::FreeList(int32_t first, int32_t count) {
-  heap_.reserve(static_cast<size_t>(count));
-  for (int32_t i = 0; i < count; ++i) heap_.push_back(first + i);  // ascending: already a min-heap
-}
-
-int32_t FreeList::Take() {
-  if (heap_.empty()) return -1;
-  std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
-  const int32_t number = heap_.back();
-  heap_.pop_back();
-  return number;
-}
-
-void FreeList::Give(int32_t number) {
-  heap_.push_back(number);
-  std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
-}
-
 Status CachePool::Allocate(size_t bytes, const DeviceInfo& device, void** out) {
   FLUVIAL_ASSIGN_OR_RETURN(Buffer buffer, Buffer::Allocate(device.kind, bytes, device.index));
   *out = buffer.data();

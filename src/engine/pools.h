@@ -6,26 +6,11 @@
 #include <vector>
 
 #include "device/device.h"
+#include "engine/free_list.h"
 #include "fluvial/status.h"
 #include "models/model.h"
 
 namespace fluvial::engine {
-
-/// Hands out the numbers 0..count-1; the lowest free number first, so that memory is touched in order.
-class FreeList {
- public:
-  FreeList() = default;
-  FreeList(int32_t first, int32_t count);
-
-  int32_t free() const { return static_cast<int32_t>(heap_.size()); }
-  /// -1 when none is free.
-  int32_t Take();
-  /// Danger: `number` must have come from Take and not have been given back since.
-  void Give(int32_t number);
-
- private:
-  std::vector<int32_t> heap_;  // min-heap
-};
 
 /// Caches of all layers for a number of pages and slots. Slot 0 is reserved and never holds a sequence.
 class CachePool {
