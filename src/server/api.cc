@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/api.h"
 
+#include <algorithm>
 #include <exception>
 #include <random>
 #include <utility>
@@ -68,12 +69,8 @@ const Api::Route* Api::Find(std::string_view path) {
   return nullptr;
 }
 
-Api::Api(EngineLoop& loop, const ServedModel& model, ApiOptions options)
-    : loop_(loop),
-      model_(model),
-      options_(std::move(options)),
-      metrics_(model.names.front()),
-      workers_(options_.workers) {}
+Api::Api(EngineLoop& loop, const ServedModel& model, Metrics& metrics, ApiOptions options)
+    : loop_(loop), model_(model), metrics_(metrics), options_(std::move(options)), workers_(options_.workers) {}
 
 HttpHooks Api::Hooks() {
   HttpHooks hooks;
@@ -124,26 +121,54 @@ void Api::Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
   }
   const Clock::time_point arrival = Clock::now();
   workers_.Post([this, route, arrival, exchange, request = std::move(request)] {
-    try {
+    Guard(*exchange, [&] {
       if (route->answer != nullptr) return exchange->Send((this->*route->answer)(request));
       Generate(route->plan, request, exchange, arrival);
-    } catch (const std::exception& e) {  // nlohmann and the standard library; a bug, but not the end of the others
-      Log(LogLevel::kError, std::string("unexpected exception in a request: ") + e.what());
-      exchange->Send(ErrorResponse(Error(500, "the server made a mistake with this request: please report it")));
-    }
+    });
   });
 }
 
-void Api::Generate(Planner planner, const HttpRequest& request, std::shared_ptr<Exchange> exchange,
+void Api::Guard(Exchange& exchange, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception& e) {  // nlohmann and the standard library; a bug, but not the end of the others
+    Log(LogLevel::kError, std::string("unexpected exception in a request: ") + e.what());
+    exchange.Send(ErrorResponse(Error(500, "the server made a mistake with this request: please report it")));
+  }
+}
+
+void Api::Generate(Planner planner, const HttpRequest& request, const std::shared_ptr<Exchange>& exchange,
                    Clock::time_point arrival) {
   Json body;
   if (const auto error = ParseBody(request.body, &body)) return exchange->Send(ErrorResponse(*error));
-  GenerationPlan plan;
-  if (const auto error = (this->*planner)(body, &plan)) return exchange->Send(ErrorResponse(*error));
-  const Clock::time_point deadline =
-      options_.request_timeout.count() > 0 ? arrival + options_.request_timeout : Clock::time_point::max();
-  std::make_shared<Generation>(loop_, metrics_, model_, std::move(plan), std::move(exchange), arrival, deadline)
-      ->Start();
+  const auto plan = std::make_shared<GenerationPlan>();
+  if (const auto error = (this->*planner)(body, plan.get())) return exchange->Send(ErrorResponse(*error));
+  const auto start = [this, plan, exchange, arrival] {
+    const Status attached = AttachImages(plan.get());
+    if (!attached.ok()) {
+      ApiError error = FromStatus(attached);
+      error.param = "messages";
+      return exchange->Send(ErrorResponse(error));
+    }
+    const Clock::time_point deadline =
+        options_.request_timeout.count() > 0 ? arrival + options_.request_timeout : Clock::time_point::max();
+    std::make_shared<Generation>(loop_, metrics_, model_, std::move(*plan), exchange, arrival, deadline)->Start();
+  };
+  const bool remote = std::any_of(plan->image_urls.begin(), plan->image_urls.end(),
+                                  [](const std::string& url) { return url.starts_with("http"); });
+  if (!remote) return start();
+  fetchers_.Post([exchange, start] { Guard(*exchange, start); });
+}
+
+Status Api::AttachImages(GenerationPlan* plan) const {
+  if (plan->image_urls.empty()) return Status::Ok();
+  std::vector<std::string> images;
+  for (const std::string& url : plan->image_urls) {
+    FLUVIAL_ASSIGN_OR_RETURN(std::string image, LoadImage(url, options_.media));
+    images.push_back(std::move(image));
+  }
+  for (Request& request : plan->prompts) FLUVIAL_RETURN_IF_ERROR(model_.images->Attach(images, &request));
+  return Status::Ok();
 }
 
 void Api::AddPrompt(std::vector<int32_t> ids, int64_t default_max_tokens, GenerationPlan* plan) const {

@@ -13,6 +13,7 @@
 #include "server/generation.h"
 #include "server/generation_request.h"
 #include "server/http.h"
+#include "server/media.h"
 #include "server/metrics.h"
 #include "server/served_model.h"
 #include "server/workers.h"
@@ -22,14 +23,16 @@ namespace fluvial::server {
 struct ApiOptions {
   std::vector<std::string> keys;  ///< empty: everybody is served
   RequestLimits limits;
+  MediaPolicy media;
   std::chrono::milliseconds request_timeout{600'000};  ///< from arrival to last token; 0: none
   int workers = 2;
+  int fetchers = 4;  ///< threads that wait for images from the network
 };
 
 class Api {
  public:
-  /// Danger: `loop` and `model` must outlive this, and every exchange must have ended or been closed before.
-  Api(EngineLoop& loop, const ServedModel& model, ApiOptions options);
+  /// Danger: what the references name must outlive this, and every exchange must have ended or been closed before.
+  Api(EngineLoop& loop, const ServedModel& model, Metrics& metrics, ApiOptions options);
 
   /// For the listener. Danger: `this` must outlive it.
   HttpHooks Hooks();
@@ -38,7 +41,10 @@ class Api {
   /// Whose connections /metrics counts.
   void SetListener(const HttpListener* listener) { listener_.store(listener); }
   /// Waits for requests that are being read; none is read afterwards.
-  void StopWorkers() { workers_.Stop(); }
+  void StopWorkers() {
+    workers_.Stop();
+    fetchers_.Stop();
+  }
 
  private:
   struct Route;
@@ -50,7 +56,9 @@ class Api {
   std::optional<HttpResponse> Check(const HttpRequest& head) const;
   bool Authorized(const std::string& header) const;
   void Handle(HttpRequest request, std::shared_ptr<Exchange> exchange);
-  void Generate(Planner planner, const HttpRequest& request, std::shared_ptr<Exchange> exchange,
+  Status AttachImages(GenerationPlan* plan) const;
+  static void Guard(Exchange& exchange, const std::function<void()>& work);
+  void Generate(Planner planner, const HttpRequest& request, const std::shared_ptr<Exchange>& exchange,
                 Clock::time_point arrival);
 
   HttpResponse Health(const HttpRequest& request);
@@ -67,16 +75,18 @@ class Api {
 
   EngineLoop& loop_;
   const ServedModel& model_;
+  Metrics& metrics_;
   const ApiOptions options_;
-  Metrics metrics_;
   std::atomic<bool> draining_{false};
   std::atomic<const HttpListener*> listener_{nullptr};
-  Workers workers_;
+  Workers workers_, fetchers_;
 };
 
 /// A chat request as the template takes it, from the fields `messages`, `tools`, `tool_choice`, ... of `fields`.
-/// `*tools`: the schemas for the output parser; empty where the model must not call any.
-void ReadChat(const ServedModel& model, Fields* fields, text::ChatRequest* chat, std::string* tools);
+/// `*tools`: the schemas for the output parser; empty where the model must not call any. `*images`: URLs of the images
+/// in order, at most `max_images`; what the template sees of them is that they are there.
+void ReadChat(const ServedModel& model, int64_t max_images, Fields* fields, text::ChatRequest* chat, std::string* tools,
+              std::vector<std::string>* images);
 
 /// "cmpl-" and 32 hexadecimal digits.
 std::string MakeId(std::string_view prefix);

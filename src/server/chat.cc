@@ -10,28 +10,55 @@ namespace {
 constexpr size_t kMaxMessages = 4096;
 constexpr size_t kMaxTools = 512;
 
-/// Checks one content part; "text" is all that this model takes.
-void ReadPart(const ServedModel& model, const std::string& where, const Json& part, Fields* fields) {
-  const auto type = part.is_object() ? part.find("type") : part.end();
-  if (!part.is_object() || type == part.end() || !type->is_string()) {
-    return fields->Fail("messages", where + " is " + Quote(part) + ": a part is an object with a `type`");
+/// What collects the images on the way through the messages.
+struct Images {
+  int64_t most = 0;
+  std::vector<std::string>* urls;
+};
+
+/// {"type": "image_url", "image_url": {"url": URL, "detail": ...}}; some clients write the URL alone.
+void ReadImage(const std::string& where, Json* part, Fields* fields, const Images& images) {
+  const auto image = part->find("image_url");
+  Json* url = nullptr;
+  if (image != part->end() && image->is_string()) url = &*image;
+  if (image != part->end() && image->is_object() && image->contains("url")) url = &(*image)["url"];
+  if (url == nullptr || !url->is_string()) {
+    return fields->Fail("messages", where + R"( needs "image_url": {"url": "data:image/png;base64,..."})");
+  }
+  if (static_cast<int64_t>(images.urls->size()) >= images.most) {
+    return fields->Fail("messages",
+                        "there are more than " + std::to_string(images.most) + " images: send fewer (--limit-images)");
+  }
+  images.urls->push_back(std::move(url->get_ref<std::string&>()));
+  *url = "";  // megabytes of base64 are nothing for a template
+}
+
+/// Checks one content part.
+void ReadPart(const ServedModel& model, const std::string& where, Json* part, Fields* fields, const Images& images) {
+  const auto type = part->is_object() ? part->find("type") : part->end();
+  if (!part->is_object() || type == part->end() || !type->is_string()) {
+    return fields->Fail("messages", where + " is " + Quote(*part) + ": a part is an object with a `type`");
   }
   const std::string kind = type->get<std::string>();
   if (kind == "text" || kind == "refusal") {
-    const auto text = part.find(kind);
-    if (text == part.end() || !text->is_string()) {
+    const auto text = part->find(kind);
+    if (text == part->end() || !text->is_string()) {
       fields->Fail("messages", where + " needs a string `" + kind + "`");
     }
     return;
   }
-  if (kind.find("image") != std::string::npos || kind.find("video") != std::string::npos) {
+  const bool image = kind.find("image") != std::string::npos;
+  if (image && kind == "image_url" && model.images != nullptr) return ReadImage(where, part, fields, images);
+  if (image || kind.find("video") != std::string::npos) {
     return fields->Fail("messages", where + ": the model " + Quote(Json(model.names.front())) + " does not take " +
-                                        (kind[0] == 'v' ? "videos" : "images") + ": send text only");
+                                        (model.images != nullptr && image ? "parts of type " + kind + ": send image_url"
+                                         : image                          ? "images: send text only"
+                                                                          : "videos: leave them out"));
   }
   fields->Fail("messages", where + " has the type " + Quote(*type) + ": only text can be sent");
 }
 
-void ReadMessage(const ServedModel& model, size_t number, Json* message, Fields* fields) {
+void ReadMessage(const ServedModel& model, size_t number, Json* message, Fields* fields, const Images& images) {
   const std::string where = "messages[" + std::to_string(number) + "]";
   const auto role = message->is_object() ? message->find("role") : message->end();
   if (!message->is_object() || role == message->end() || !role->is_string()) {
@@ -56,7 +83,7 @@ void ReadMessage(const ServedModel& model, size_t number, Json* message, Fields*
     return fields->Fail("messages", where + ".content is " + Quote(*content) + ": send a string or a list of parts");
   }
   for (size_t i = 0; i < content->size(); ++i) {
-    ReadPart(model, where + ".content[" + std::to_string(i) + "]", (*content)[i], fields);
+    ReadPart(model, where + ".content[" + std::to_string(i) + "]", &(*content)[i], fields, images);
   }
 }
 
@@ -85,14 +112,17 @@ void ReadTools(Fields* fields, text::ChatRequest* chat, std::string* tools) {
 
 }  // namespace
 
-void ReadChat(const ServedModel& model, Fields* fields, text::ChatRequest* chat, std::string* tools) {
+void ReadChat(const ServedModel& model, int64_t max_images, Fields* fields, text::ChatRequest* chat, std::string* tools,
+              std::vector<std::string>* images) {
   const Json* messages = fields->List("messages");
   if (messages == nullptr || messages->empty()) {
     return fields->Fail("messages", "there are no messages: send a list with at least one");
   }
   if (messages->size() > kMaxMessages) return fields->Fail("messages", "there are more than 4096 messages: send fewer");
   chat->messages = *messages;
-  for (size_t i = 0; i < chat->messages.size(); ++i) ReadMessage(model, i, &chat->messages[i], fields);
+  for (size_t i = 0; i < chat->messages.size(); ++i) {
+    ReadMessage(model, i, &chat->messages[i], fields, {max_images, images});
+  }
   ReadTools(fields, chat, tools);
   if (const Json* documents = fields->List("documents")) chat->documents = *documents;
   if (const Json* kwargs = fields->Object("chat_template_kwargs")) chat->kwargs = *kwargs;
@@ -124,7 +154,7 @@ std::optional<ApiError> Api::PlanChat(const Json& body, GenerationPlan* plan) {
   }
   if (request.logprobs) request.engine.logprobs = static_cast<int32_t>(top_logprobs);
   fields.Refuse("echo", "answers hold the model's words only", false);
-  fields.Refuse("prompt_logprobs", "the engine does not give them yet");
+  fields.Refuse("prompt_logprobs", "/v1/completions gives them");
   fields.Refuse("modalities", "answers are text", Json::array({"text"}));
   fields.Refuse("audio", "answers are text");
   fields.Refuse("prediction", "answers are drawn token by token");
@@ -132,7 +162,7 @@ std::optional<ApiError> Api::PlanChat(const Json& body, GenerationPlan* plan) {
   fields.Ignore({"include_reasoning", "verbosity"});
   text::ChatRequest chat;
   std::string tools;
-  ReadChat(model_, &fields, &chat, &tools);
+  ReadChat(model_, options_.media.max_images, &fields, &chat, &tools, &plan->image_urls);
   fields.RefuseUnknown();
   if (!fields.ok()) return fields.error();
 

@@ -60,7 +60,7 @@ class ChatTest : public ::testing::Test {
     return Json::parse(R"([{"type": "function", "function": {"name": "weather", "parameters": {"type": "object",
         "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}}])");
   }
-  Answer Chat(const Json& body) { return Post(server_->port(), "/v1/chat/completions", body); }
+  Answer Chat(const Json& body) { return PostJson(server_->port(), "/v1/chat/completions", body); }
 
   std::filesystem::path folder_;
   std::unique_ptr<text::Tokenizer> tokenizer_;
@@ -186,7 +186,9 @@ TEST_F(ChatTest, UsersCannotForgeTurns) {
     for (const int32_t token : last_prompt_) ++counts[token];
     EXPECT_EQ(counts[*tokenizer_->TokenToId("<|im_start|>")], 2) << literal;
     EXPECT_EQ(counts[kEos], 1) << literal;
-    if (literal != "<|im_start|>" && literal != "<|im_end|>") EXPECT_EQ(counts[static_cast<int32_t>(id)], 0) << literal;
+    if (literal != "<|im_start|>" && literal != "<|im_end|>") {
+      EXPECT_EQ(counts[static_cast<int32_t>(id)], 0) << literal;
+    }
   }
 }
 

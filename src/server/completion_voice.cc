@@ -32,7 +32,14 @@ std::string TokenKey(const text::Tokenizer& tokenizer, int32_t id, bool as_id) {
 class CompletionVoice final : public Voice {
  public:
   CompletionVoice(const text::Tokenizer& tokenizer, const VoiceOptions& options, std::string echo)
-      : tokenizer_(tokenizer), options_(options), text_(std::move(echo)), offset_(Characters(text_)) {}
+      : tokenizer_(tokenizer), options_(options), text_(std::move(echo)), echoes_(!text_.empty()) {}
+
+  void AddPrompt(std::vector<Token> tokens) override {
+    if (options_.prompt_logprobs) prompt_ = PromptLogprobs(tokens);
+    if (!options_.logprobs || !echoes_) return;
+    first_unknown_ = !tokens.empty();
+    tokens_.insert(tokens_.begin(), tokens.begin(), tokens.end());
+  }
 
   void Add(Choice::Delta delta) override {
     text_ += delta.text;
@@ -62,7 +69,34 @@ class CompletionVoice final : public Voice {
     entry["logprobs"] = options_.logprobs ? Logprobs() : Json();
     entry["finish_reason"] = ended_ ? Json(reason_) : Json();
     entry["stop_reason"] = stop_reason_;
+    if (options_.prompt_logprobs) entry["prompt_logprobs"] = std::exchange(prompt_, Json());
     return entry;
+  }
+
+  /// vLLM's field: a list with null for the first token, then id -> {logprob, rank, decoded_token}.
+  Json PromptLogprobs(const std::vector<Token>& tokens) const {
+    Json out = Json::array();
+    const auto item = [&](int32_t id, float logprob, Json rank) {
+      Json entry;
+      entry["logprob"] = FiniteLogprob(logprob);
+      entry["rank"] = std::move(rank);
+      entry["decoded_token"] = TokenText(tokenizer_, id, false);
+      return entry;
+    };
+    for (const Token& token : tokens) {
+      if (out.empty()) {
+        out.push_back(Json());
+        continue;
+      }
+      Json entries = Json::object();
+      entries[std::to_string(token.id)] = item(token.id, token.logprob, Json());
+      for (size_t i = 0; i < token.top.size(); ++i) {
+        const auto& [id, logprob] = token.top[i];
+        entries[std::to_string(id)] = item(id, logprob, i + 1);
+      }
+      out.push_back(std::move(entries));
+    }
+    return out;
   }
 
   Json Logprobs() {
@@ -70,15 +104,17 @@ class CompletionVoice final : public Voice {
     for (const Token& token : std::exchange(tokens_, {})) {
       const std::string key = TokenKey(tokenizer_, token.id, options_.token_ids);
       tokens.push_back(key);
-      chosen.push_back(FiniteLogprob(token.logprob));
+      const bool unknown = std::exchange(first_unknown_, false);  // nothing comes before a prompt's first token
+      chosen.push_back(unknown ? Json() : Json(FiniteLogprob(token.logprob)));
       offsets.push_back(offset_);
       offset_ += Characters(TokenText(tokenizer_, token.id, false));
       Json alternatives = Json::object();
       for (const auto& [id, logprob] : token.top) {
         alternatives[TokenKey(tokenizer_, id, options_.token_ids)] = FiniteLogprob(logprob);
       }
-      if (options_.top_logprobs > 0) alternatives[key] = FiniteLogprob(token.logprob);  // listed even when unlikely
-      top.push_back(options_.top_logprobs > 0 ? std::move(alternatives) : Json());
+      const bool list = options_.top_logprobs > 0 && !unknown;
+      if (list) alternatives[key] = FiniteLogprob(token.logprob);  // even when unlikely
+      top.push_back(list ? std::move(alternatives) : Json());
     }
     Json out;
     out["text_offset"] = std::move(offsets);
@@ -92,7 +128,10 @@ class CompletionVoice final : public Voice {
   const VoiceOptions options_;
   std::string text_;
   std::vector<Token> tokens_;
-  int64_t offset_;  // characters before the next token
+  Json prompt_;
+  int64_t offset_ = 0;  // characters before the next token
+  const bool echoes_;
+  bool first_unknown_ = false;
   std::string reason_;
   Json stop_reason_;
   bool ended_ = false;

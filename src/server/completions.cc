@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /v1/completions: prompts to engine requests.
+#include <algorithm>
+
 #include "server/api.h"
 
 namespace fluvial::server {
@@ -73,10 +75,14 @@ std::optional<ApiError> Api::PlanCompletion(const Json& body, GenerationPlan* pl
   }
   fields.Ignore({"logprobs"});
   fields.Refuse("suffix", "the model continues a prompt, it does not fill a gap", "");
-  fields.Refuse("prompt_logprobs", "the engine does not give them yet");
-  if (echo && request.logprobs) {
-    fields.Fail("echo", "echo with logprobs is not supported: ask for one of them");
+  int64_t prompt_logprobs = -1;
+  fields.Int("prompt_logprobs", &prompt_logprobs, -1, options_.limits.max_logprobs);
+  const bool list_prompt = prompt_logprobs >= 0;
+  if (echo && request.logprobs) prompt_logprobs = std::max<int64_t>(prompt_logprobs, request.engine.logprobs);
+  if (prompt_logprobs >= 0 && request.stream) {
+    fields.Fail("stream", "log probabilities of the prompt come with a whole answer: leave out stream");
   }
+  request.engine.prompt_logprobs = static_cast<int32_t>(prompt_logprobs);
   if (request.max_tokens == 0) {
     // Nothing to generate is a request for the prompt alone.
     if (!echo) fields.Fail("max_tokens", "max_tokens is 0: it must be at least 1 unless echo is true");
@@ -97,8 +103,10 @@ std::optional<ApiError> Api::PlanCompletion(const Json& body, GenerationPlan* pl
       echoes[i] = prompts.texts[i].empty() ? model_.tokenizer.Decode(plan->prompts[i].prompt) : prompts.texts[i];
     }
   }
-  VoiceOptions voice{
-      .logprobs = request.logprobs, .top_logprobs = request.engine.logprobs, .token_ids = request.token_ids};
+  VoiceOptions voice{.logprobs = request.logprobs,
+                     .top_logprobs = request.engine.logprobs,
+                     .token_ids = request.token_ids,
+                     .prompt_logprobs = list_prompt};
   plan->voice = [this, voice, n = request.n, echoes = std::move(echoes)](int64_t index) mutable {
     voice.index = index;
     return MakeCompletionVoice(model_.tokenizer, voice, echoes[static_cast<size_t>(index / n)]);

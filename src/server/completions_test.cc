@@ -33,7 +33,7 @@ class CompletionsTest : public ::testing::Test {
     body["seed"] = 7;
     return body;
   }
-  static Answer Complete(const Json& body) { return Post(port_, "/v1/completions", body); }
+  static Answer Complete(const Json& body) { return PostJson(port_, "/v1/completions", body); }
   static std::string Text(const Answer& answer) {
     EXPECT_EQ(answer.status, 200) << answer.body;
     return answer.status == 200 ? answer.json()["choices"][0]["text"].get<std::string>() : "";
@@ -96,7 +96,7 @@ TEST_F(CompletionsTest, ChoicesAreSeedsInARow) {
 }
 
 TEST_F(CompletionsTest, PromptsComeInFourShapes) {
-  const Json ids = Post(port_, "/tokenize", Json{{"prompt", "A river is"}}).json()["tokens"];
+  const Json ids = PostJson(port_, "/tokenize", Json{{"prompt", "A river is"}}).json()["tokens"];
   const std::string want = Text(Complete(Base()));
   Json body = Base();
   body["prompt"] = ids;
@@ -276,7 +276,9 @@ TEST_F(CompletionsTest, BadRequestsSayWhatIsWrongAndDisturbNobody) {
     const Json error = answer.json()["error"];
     EXPECT_EQ(error["type"], "invalid_request_error");
     EXPECT_NE(answer.error().find(c.says), std::string::npos) << c.fields << " -> " << answer.error();
-    if (*c.param != 0) EXPECT_EQ(error["param"], Json(c.param)) << c.fields;
+    if (*c.param != 0) {
+      EXPECT_EQ(error["param"], Json(c.param)) << c.fields;
+    }
   }
   EXPECT_EQ(Text(Complete(Base())), want);
 }
@@ -317,12 +319,12 @@ TEST_F(CompletionsTest, ModelsAndPathsAndMethods) {
 
 TEST_F(CompletionsTest, TokenizeAndBack) {
   const std::string text = "A river, \xE6\xB2\xB3.\n";
-  const Json answer = Post(port_, "/tokenize", Json{{"prompt", text}, {"return_token_strs", true}}).json();
+  const Json answer = PostJson(port_, "/tokenize", Json{{"prompt", text}, {"return_token_strs", true}}).json();
   EXPECT_EQ(answer["count"], answer["tokens"].size());
   EXPECT_EQ(answer["token_strs"].size(), answer["tokens"].size());
-  EXPECT_EQ(Post(port_, "/detokenize", Json{{"tokens", answer["tokens"]}}).json()["prompt"], text);
-  EXPECT_EQ(Post(port_, "/tokenize", Json::object()).status, 400);
-  EXPECT_EQ(Post(port_, "/detokenize", Json{{"tokens", "x"}}).status, 400);
+  EXPECT_EQ(PostJson(port_, "/detokenize", Json{{"tokens", answer["tokens"]}}).json()["prompt"], text);
+  EXPECT_EQ(PostJson(port_, "/tokenize", Json::object()).status, 400);
+  EXPECT_EQ(PostJson(port_, "/detokenize", Json{{"tokens", "x"}}).status, 400);
 }
 
 TEST_F(CompletionsTest, ManyAtOnceAnswerAsAlone) {

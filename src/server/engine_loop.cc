@@ -7,8 +7,8 @@
 
 namespace fluvial::server {
 
-EngineLoop::EngineLoop(Engine& engine, int64_t max_requests)
-    : engine_(engine), max_requests_(max_requests), thread_([this] { Run(); }) {}
+EngineLoop::EngineLoop(Engine& engine, int64_t max_requests, std::function<void(int64_t)> on_step)
+    : engine_(engine), max_requests_(max_requests), on_step_(std::move(on_step)), thread_([this] { Run(); }) {}
 
 EngineLoop::~EngineLoop() { Stop(); }
 
@@ -100,6 +100,7 @@ void EngineLoop::FailAll(const Status& status) {
 }
 
 void EngineLoop::Run() {
+  int64_t seen = 0;
   while (true) {
     CancelExpired();
     const Result<bool> stepped = engine_.Step();
@@ -111,6 +112,12 @@ void EngineLoop::Run() {
       }
       FailAll(broken_);
       return;
+    }
+    if (on_step_) {
+      const EngineStats stats = engine_.stats();
+      const int64_t all = stats.prefill_step_tokens + stats.decode_step_tokens;
+      if (all > seen) on_step_(all - seen);
+      seen = all;
     }
     std::unique_lock lock(mutex_);
     if (stopping_ && active_.empty()) return;

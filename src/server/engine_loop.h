@@ -5,7 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -21,8 +21,9 @@ class EngineLoop {
   using Clock = std::chrono::steady_clock;
 
   /// Steps `engine` until Stop(). Danger: nobody else may step it, and it must outlive this.
-  /// `max_requests`: waiting and running together; more are refused with kResource.
-  EngineLoop(Engine& engine, int64_t max_requests);
+  /// `max_requests`: waiting and running together; more are refused with kResource. `on_step` is called after each step
+  /// with the tokens it held.
+  EngineLoop(Engine& engine, int64_t max_requests, std::function<void(int64_t tokens)> on_step = {});
   ~EngineLoop();
   EngineLoop(const EngineLoop&) = delete;
   EngineLoop& operator=(const EngineLoop&) = delete;
@@ -53,6 +54,7 @@ class EngineLoop {
 
   Engine& engine_;
   const int64_t max_requests_;
+  const std::function<void(int64_t)> on_step_;
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;
   bool woken_ = false;

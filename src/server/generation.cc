@@ -126,6 +126,8 @@ void Generation::OnDone(size_t index, Completion completion) {
     case FinishReason::kLength:
       break;
   }
+  item.cached_tokens = completion.cached_tokens;
+  item.voice->AddPrompt(std::move(completion.prompt_logprobs));
   item.choice->Finish(completion);
   item.voice->Add(item.choice->Take());
   item.voice->End(item.choice->reason(), item.choice->stop_reason());
@@ -168,11 +170,16 @@ Json Generation::Envelope(const std::string& object) const {
 
 Json Generation::Usage() const {
   int64_t drawn = 0;
-  for (const Item& item : items_) drawn += item.choice->tokens();
+  int64_t cached = 0;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    drawn += items_[i].choice->tokens();
+    if (i % static_cast<size_t>(plan_.request.n) == 0) cached += items_[i].cached_tokens;  // a prompt counts once
+  }
   Json usage;
   usage["prompt_tokens"] = prompt_tokens_;
   usage["completion_tokens"] = drawn;
   usage["total_tokens"] = prompt_tokens_ + drawn;
+  usage["prompt_tokens_details"]["cached_tokens"] = cached;
   return usage;
 }
 

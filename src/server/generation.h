@@ -20,11 +20,12 @@ namespace fluvial::server {
 /// What an endpoint has made of a request.
 struct GenerationPlan {
   GenerationRequest request;
-  std::vector<Request> prompts;  ///< ready for the engine but for the seed; n choices each
-  std::string id;                ///< "cmpl-...", "chatcmpl-..."
-  std::string object;            ///< "text_completion", "chat.completion"
-  std::string chunk_object;      ///< of stream chunks
-  int64_t dropped_tokens = 0;    ///< drawn tokens at the end of each choice that the client did not ask for: 0 or 1
+  std::vector<Request> prompts;         ///< ready for the engine but for the seed; n choices each
+  std::vector<std::string> image_urls;  ///< loaded and attached before the start
+  std::string id;                       ///< "cmpl-...", "chatcmpl-..."
+  std::string object;                   ///< "text_completion", "chat.completion"
+  std::string chunk_object;             ///< of stream chunks
+  int64_t dropped_tokens = 0;  ///< drawn tokens at the end of each choice that the client did not ask for: 0 or 1
   /// Words choice `index` of all, which answers prompt index / n.
   std::function<std::unique_ptr<Voice>(int64_t index)> voice;
 };
@@ -46,6 +47,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     std::unique_ptr<Choice> choice;
     std::unique_ptr<Voice> voice;
     uint64_t id = 0;
+    int64_t cached_tokens = 0;
     Clock::time_point last;
     bool ended = false;
   };

@@ -88,6 +88,12 @@ class Page {
   std::string text_;
 };
 
+std::string Join(const std::vector<std::pair<std::string, std::string>>& labels) {
+  std::string out;
+  for (const auto& [name, value] : labels) out += (out.empty() ? "" : ",") + name + "=\"" + Escape(value) + "\"";
+  return out;
+}
+
 /// Resident bytes of this process; 0 where /proc is missing.
 double ResidentBytes() {
   std::ifstream in("/proc/self/statm");
@@ -130,7 +136,7 @@ void Histogram::Write(const std::string& name, const std::string& labels, std::s
   *out += name + "_count{" + labels + "} " + std::to_string(count_) + "\n";
 }
 
-Metrics::Metrics(const std::string& model_name)
+Metrics::Metrics(const std::string& model_name, const std::vector<std::pair<std::string, std::string>>& cache_config)
     : time_to_first_token(kFirstToken),
       inter_token_latency(kBetweenTokens),
       e2e_latency(kRequest),
@@ -143,8 +149,10 @@ Metrics::Metrics(const std::string& model_name)
       max_tokens(Steps(1e6)),
       params_n({1, 2, 5, 10, 20}),
       params_max_tokens(Steps(1e6)),
+      iteration_tokens(Steps(16384)),
       http_duration(kHttp),
-      labels_("model_name=\"" + Escape(model_name) + "\",engine=\"0\"") {}
+      labels_("model_name=\"" + Escape(model_name) + "\",engine=\"0\""),
+      cache_labels_(Join(cache_config)) {}
 
 void Metrics::CountHttp(std::string_view handler, std::string_view method, int status, double seconds) {
   http_duration.Observe(seconds);
@@ -155,9 +163,20 @@ void Metrics::CountHttp(std::string_view handler, std::string_view method, int s
 std::string Metrics::Text(const Now& now) const {
   Page page(labels_);
   const EngineStats& e = now.engine;
-  page.Gauge("vllm:num_requests_running", "Requests that hold a state slot.", static_cast<double>(now.active));
+  page.Gauge("vllm:num_requests_running", "Requests that hold a state slot.", e.requests_running);
+  page.Gauge("vllm:num_requests_waiting", "Requests that wait for one.", e.requests_waiting);
+  page.Gauge("vllm:kv_cache_usage_perc", "Pages of keys and values used by running requests, 0..1.", e.KvUsage());
+  // The name before vLLM renamed it: old dashboards go on.
+  page.Gauge("vllm:gpu_cache_usage_perc", "The same under its old name.", e.KvUsage());
+  page.Type("vllm:cache_config_info", "gauge", "How the caches are set up.");
+  page.Value("vllm:cache_config_info", cache_labels_, 1);
   page.Counter("vllm:prompt_tokens_total", "Prompt tokens computed.", static_cast<double>(e.prompt_tokens));
   page.Counter("vllm:generation_tokens_total", "Tokens drawn.", static_cast<double>(e.generated_tokens));
+  page.Counter("vllm:num_preemptions_total", "Requests that gave their memory to older ones.",
+               static_cast<double>(e.preemptions));
+  page.Counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
+               static_cast<double>(e.prefix_cache_queries));
+  page.Counter("vllm:prefix_cache_hits_total", "Of those, tokens found.", static_cast<double>(e.prefix_cache_hits));
   page.Counter("vllm:corrupted_requests_total", "Requests ended because their logits were not finite.",
                static_cast<double>(e.nan_aborts));
 
@@ -170,7 +189,6 @@ std::string Metrics::Text(const Now& now) const {
   page.Distribution("vllm:time_to_first_token_seconds", "From the request's arrival to its first token.",
                     time_to_first_token);
   page.Distribution("vllm:inter_token_latency_seconds", "Between two tokens of one choice.", inter_token_latency);
-  // The name before vLLM renamed it: old dashboards go on.
   page.Distribution("vllm:time_per_output_token_seconds", "The same under its old name.", inter_token_latency);
   page.Distribution("vllm:e2e_request_latency_seconds", "From arrival to the last token.", e2e_latency);
   page.Distribution("vllm:request_queue_time_seconds", "Waiting for a slot.", queue_time);
@@ -183,6 +201,14 @@ std::string Metrics::Text(const Now& now) const {
   page.Distribution("vllm:request_params_n", "Choices asked for.", params_n);
   page.Distribution("vllm:request_params_max_tokens", "max_tokens as asked for.", params_max_tokens);
 
+  page.Distribution("vllm:iteration_tokens_total", "Tokens of one step.", iteration_tokens);
+
+  page.Gauge("fluvial:state_slots_used", "State slots of running requests.", e.state_slots_used);
+  page.Gauge("fluvial:state_slots_total", "State slots for running requests.", e.state_slots_total);
+  page.Gauge("fluvial:snapshot_slots_used", "State slots of the prefix cache.", e.snapshot_slots_used);
+  page.Gauge("fluvial:kv_pages_used", "Pages of running requests.", static_cast<double>(e.kv_pages_used));
+  page.Gauge("fluvial:kv_pages_cached", "Pages of the prefix cache alone.", static_cast<double>(e.kv_pages_cached));
+  page.Gauge("fluvial:kv_pages_total", "Pages of keys and values.", static_cast<double>(e.kv_pages_total));
   page.Gauge("fluvial:requests_active", "Requests given to the engine that have not ended.",
              static_cast<double>(now.active));
   page.Gauge("fluvial:http_connections", "Open client connections.", now.connections);

@@ -39,11 +39,14 @@ enum class Ended : uint8_t { kStop, kLength, kAbort, kError };
 
 class Metrics {
  public:
-  explicit Metrics(const std::string& model_name);
+  /// `cache_config`: labels of vllm:cache_config_info.
+  explicit Metrics(const std::string& model_name,
+                   const std::vector<std::pair<std::string, std::string>>& cache_config = {});
 
   Histogram time_to_first_token, inter_token_latency, e2e_latency, queue_time, prefill_time, decode_time,
       inference_time;
-  Histogram prompt_tokens, generation_tokens, max_tokens, params_n, params_max_tokens, http_duration;
+  Histogram prompt_tokens, generation_tokens, max_tokens, params_n, params_max_tokens, iteration_tokens;
+  Histogram http_duration;
   std::array<std::atomic<uint64_t>, 4> ended{};  ///< by Ended
   std::atomic<uint64_t> disconnects{0};          ///< clients that went before their answer was complete
 
@@ -59,7 +62,8 @@ class Metrics {
   std::string Text(const Now& now) const;
 
  private:
-  const std::string labels_;  ///< model_name="...",engine="0"
+  const std::string labels_;        ///< model_name="...",engine="0"
+  const std::string cache_labels_;  ///< of vllm:cache_config_info
   mutable std::mutex mutex_;
   std::map<std::tuple<std::string, std::string, int>, uint64_t> http_;
 };

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "fluvial/engine.h"
 #include "server/fields.h"
+#include "server/media.h"
 #include "text/jinja/chat_template.h"
 #include "text/output_parser.h"
 #include "text/tokenizer.h"
@@ -23,6 +25,7 @@ struct ServedModel {
   std::string no_chat = {};  ///< why there is no chat template
   text::OutputFormat format = {};
   SamplingParams defaults = {};
+  std::shared_ptr<const ImageInput> images = {};  ///< null: the model takes text only
   ModelInfo info = {};
   int64_t created = 0;                             ///< seconds since 1970
   std::vector<std::string> special_literals = {};  ///< texts that the tokenizer would take for special tokens

@@ -10,8 +10,12 @@ Result<std::unique_ptr<Server>> Server::Start(std::unique_ptr<Engine> engine, Se
   std::unique_ptr<Server> server(new Server);
   server->engine_ = std::move(engine);
   server->model_ = std::make_unique<ServedModel>(std::move(model));
-  server->loop_ = std::make_unique<EngineLoop>(*server->engine_, options.max_requests);
-  server->api_ = std::make_unique<Api>(*server->loop_, *server->model_, options.api);
+  server->metrics_ = std::make_unique<Metrics>(server->model_->names.front(), options.cache_config);
+  server->loop_ = std::make_unique<EngineLoop>(*server->engine_, options.max_requests,
+                                               [&metrics = *server->metrics_](int64_t tokens) {
+                                                 metrics.iteration_tokens.Observe(static_cast<double>(tokens));
+                                               });
+  server->api_ = std::make_unique<Api>(*server->loop_, *server->model_, *server->metrics_, options.api);
   FLUVIAL_ASSIGN_OR_RETURN(server->listener_, HttpListener::Start(options.http, server->api_->Hooks()));
   server->api_->SetListener(server->listener_.get());
   return server;

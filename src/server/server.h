@@ -20,6 +20,8 @@ struct ServerOptions {
   HttpOptions http;
   ApiOptions api;
   int64_t max_requests = 1024;  ///< choices waiting and running together
+  /// Labels of vllm:cache_config_info: name and value.
+  std::vector<std::pair<std::string, std::string>> cache_config = {};
 };
 
 class Server {
@@ -46,6 +48,7 @@ class Server {
   // In order of construction: each uses those before it.
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<ServedModel> model_;
+  std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<EngineLoop> loop_;
   std::unique_ptr<Api> api_;
   std::unique_ptr<HttpListener> listener_;

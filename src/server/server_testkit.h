@@ -310,7 +310,9 @@ inline Answer Post(uint16_t port, const std::string& path, const std::string& bo
   client.Post(path, body, headers);
   return client.Read();
 }
-inline Answer Post(uint16_t port, const std::string& path, const Json& body) { return Post(port, path, Dump(body)); }
+inline Answer PostJson(uint16_t port, const std::string& path, const Json& body) {
+  return Post(port, path, Dump(body));
+}
 inline Answer Get(uint16_t port, const std::string& path) {
   Client client(port);
   client.Get(path);

@@ -16,7 +16,9 @@ HttpResponse Api::Tokenize(const HttpRequest& request) {
   if (fields.Has("messages")) {
     text::ChatRequest chat;
     std::string tools;
-    ReadChat(model_, &fields, &chat, &tools);
+    std::vector<std::string> images;
+    ReadChat(model_, options_.media.max_images, &fields, &chat, &tools, &images);
+    if (!images.empty()) fields.Fail("messages", "the tokens of images cannot be listed: send text only");
     fields.Ignore({"add_special_tokens"});
     fields.RefuseUnknown();
     if (!fields.ok()) return ErrorResponse(*fields.error());

@@ -8,9 +8,9 @@
 namespace fluvial::server::testing {
 namespace {
 
-constexpr const char* kEndless = R"({"prompt": "x", "max_tokens": 100000000, "stream": true})";
-constexpr const char* kEndlessWhole = R"({"prompt": "x", "max_tokens": 100000000})";
-constexpr const char* kShort = R"({"prompt": "x", "max_tokens": 3})";
+const std::string kEndless = R"({"prompt": "x", "max_tokens": 100000000, "stream": true})";
+const std::string kEndlessWhole = R"({"prompt": "x", "max_tokens": 100000000})";
+const std::string kShort = R"({"prompt": "x", "max_tokens": 3})";
 
 std::unique_ptr<FakeEngine> Slow(int microseconds = 500) {
   auto engine = std::make_unique<FakeEngine>();
@@ -21,7 +21,7 @@ std::unique_ptr<FakeEngine> Slow(int microseconds = 500) {
 TEST(Transport, DisconnectsFreeTheirPlaces) {
   const auto server = StartServer(Slow());
   ASSERT_NE(server, nullptr);
-  for (const char* body : {kEndless, kEndlessWhole}) {
+  for (const std::string& body : {kEndless, kEndlessWhole}) {
     std::vector<std::unique_ptr<Client>> clients;
     for (int i = 0; i < 100; ++i) {
       clients.push_back(std::make_unique<Client>(server->port()));
@@ -149,7 +149,7 @@ TEST(Transport, HttpIsSpokenInFull) {
   EXPECT_TRUE(client.Read().json().contains("version"));
   // The body is awaited.
   client.Send("POST /v1/completions HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: " +
-              std::to_string(std::strlen(kShort)) + "\r\n\r\n");
+              std::to_string(kShort.size()) + "\r\n\r\n");
   EXPECT_TRUE(client.ReadUntil("100 Continue"));
   client.Send(kShort);
   EXPECT_EQ(client.Read().status, 200);

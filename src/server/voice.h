@@ -17,6 +17,8 @@ class Voice {
  public:
   virtual ~Voice() = default;
 
+  /// Log probabilities of the prompt's tokens (Completion::prompt_logprobs), before the first Add.
+  virtual void AddPrompt(std::vector<Token> /*tokens*/) {}
   /// Takes what has become certain.
   virtual void Add(Choice::Delta delta) = 0;
   /// Nothing more comes. `reason`: "stop" or "length".
@@ -34,9 +36,11 @@ struct VoiceOptions {
   bool logprobs = false;
   int32_t top_logprobs = 0;  ///< how many alternatives each token lists
   bool token_ids = false;
+  bool prompt_logprobs = false;  ///< completions: list them in a field of their own
 };
 
-/// `echo`: the prompt's text, to come first; empty for none. Danger: `tokenizer` must outlive the voice.
+/// `echo`: the prompt's text, to come first; empty for none. Log probabilities then begin with the prompt's. Danger:
+/// `tokenizer` must outlive the voice.
 std::unique_ptr<Voice> MakeCompletionVoice(const text::Tokenizer& tokenizer, const VoiceOptions& options,
                                            std::string echo);
 

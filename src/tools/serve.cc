@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
 #include <memory>
 
 #include "base/log.h"
@@ -14,6 +15,8 @@
 namespace fluvial::tools {
 namespace {
 
+constexpr int32_t kDefaultSequences = 32;
+
 struct Options {
   EngineFlags engine;
   std::string host = "127.0.0.1";
@@ -21,13 +24,15 @@ struct Options {
   std::vector<std::string> api_keys;
   std::vector<std::string> names;
   std::string generation_config = "auto";
-  int32_t max_num_seqs = 32;
   int64_t max_requests = 1024;
   int64_t max_connections = 4096;
   int64_t max_body_mib = 32;
   int64_t max_pending_kib = 1024;
   int32_t max_logprobs = 20;
   int32_t workers = 2;
+  server::MediaPolicy media;
+  double media_timeout = 10;
+  int64_t max_image_mib = 20;
   double request_timeout = 600;
   double idle_timeout = 75;
   double header_timeout = 10;
@@ -54,8 +59,13 @@ Status CheckOptions(const Options& o) {
   if (o.max_body_mib < 1 || o.max_body_mib > 4096) return out_of_range("--max-body-mib", "1..4096");
   if (o.max_pending_kib < 16) return out_of_range("--max-pending-kib", "at least 16");
   if (o.max_logprobs < 0 || o.max_logprobs > 1024) return out_of_range("--max-logprobs", "0..1024");
+  if (o.media.max_images < 0) return out_of_range("--limit-images", "0 or more");
+  if (o.max_image_mib < 1 || o.max_image_mib > 4096) return out_of_range("--max-image-mib", "1..4096");
+  if (!o.media.local_path.empty() && !std::filesystem::is_directory(o.media.local_path)) {
+    return out_of_range("--allowed-local-media-path", "a folder that is there");
+  }
   if (o.workers < 1 || o.workers > 256) return out_of_range("--workers", "1..256");
-  for (const double seconds : {o.idle_timeout, o.header_timeout, o.body_timeout, o.write_timeout}) {
+  for (const double seconds : {o.idle_timeout, o.header_timeout, o.body_timeout, o.write_timeout, o.media_timeout}) {
     if (!(seconds > 0 && seconds < 1e6)) return out_of_range("a timeout", "above 0 seconds");
   }
   if (!(o.request_timeout >= 0 && o.request_timeout < 1e6))
@@ -82,6 +92,9 @@ server::ServerOptions ToServerOptions(const Options& o) {
   s.api.limits.max_logprobs = o.max_logprobs;
   s.api.request_timeout = Milliseconds(o.request_timeout);
   s.api.workers = o.workers;
+  s.api.media = o.media;
+  s.api.media.timeout = Milliseconds(o.media_timeout);
+  s.api.media.max_bytes = static_cast<uint64_t>(o.max_image_mib) << 20;
   s.max_requests = o.max_requests;
   return s;
 }
@@ -113,8 +126,6 @@ class Signals {
 Result<int> Serve(const Options& o) {
   FLUVIAL_RETURN_IF_ERROR(CheckOptions(o));
   FLUVIAL_ASSIGN_OR_RETURN(EngineOptions engine_options, ToEngineOptions(o.engine));
-  engine_options.max_num_seqs = o.max_num_seqs;
-  if (engine_options.max_num_batched_tokens < o.max_num_seqs) engine_options.max_num_batched_tokens = o.max_num_seqs;
   Signals signals;  // before any thread starts
   std::unique_ptr<Engine> engine;
   {
@@ -122,12 +133,21 @@ Result<int> Serve(const Options& o) {
     FLUVIAL_ASSIGN_OR_RETURN(engine, Engine::Load(engine_options));
   }
   WarnOfUnusedBackends(engine_options, *engine);
+  LogInfo(engine->info().memory);
   FLUVIAL_ASSIGN_OR_RETURN(
       server::ServedModel model,
       server::ServedModel::Load(engine_options.model, o.names, engine->info(), o.generation_config == "auto"));
   const std::string name = model.names.front();
+  server::ServerOptions server_options = ToServerOptions(o);
+  server_options.cache_config = {
+      {"block_size", std::to_string(engine_options.block_size)},
+      {"num_gpu_blocks", std::to_string(engine->stats().kv_pages_total)},
+      {"cache_dtype", engine->info().dtype},
+      {"enable_prefix_caching", engine_options.enable_prefix_caching ? "True" : "False"},
+      {"mamba_ssm_cache_dtype", engine_options.mamba_ssm_cache_dtype},
+  };
   FLUVIAL_ASSIGN_OR_RETURN(const std::unique_ptr<server::Server> server,
-                           server::Server::Start(std::move(engine), std::move(model), ToServerOptions(o)));
+                           server::Server::Start(std::move(engine), std::move(model), server_options));
   Print("serving " + name + " on http://" + o.host + ":" + std::to_string(server->port()) + "\n");
   while (!signals.Wait()) {
     if (!server->alive()) return Status::Failed("the engine has stopped: see the log above, then start again");
@@ -140,10 +160,6 @@ Result<int> Serve(const Options& o) {
 
 void AddLimits(CLI::App& app, Options& o) {
   const char* group = "Limits";
-  app.add_option("--max-num-seqs", o.max_num_seqs, "Answers running at once; others wait")
-      ->type_name("N")
-      ->capture_default_str()
-      ->group(group);
   app.add_option("--max-requests", o.max_requests, "Answers running and waiting; more are refused (503)")
       ->type_name("N")
       ->capture_default_str()
@@ -175,12 +191,42 @@ void AddLimits(CLI::App& app, Options& o) {
   seconds("--drain-timeout", o.drain_timeout, "After SIGTERM: answers under way");
 }
 
+void AddMedia(CLI::App& app, Options& o) {
+  const char* group = "Images (for models that take them)";
+  app.add_option("--limit-images", o.media.max_images, "Most images of one request")
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-image-mib", o.max_image_mib, "Largest image, encoded")
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag("--allow-media-fetch", o.media.fetch, "Fetch http(s) URLs that clients name")->group(group);
+  app.add_option("--allowed-media-domains", o.media.domains, "Fetch from these hosts only")
+      ->type_name("HOST")
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group(group);
+  app.add_flag("--allow-private-media", o.media.private_addresses,
+               "Fetch from this machine and private networks too: clients then reach what the server reaches")
+      ->group(group);
+  app.add_option("--allowed-local-media-path", o.media.local_path, "Read file:// URLs under this folder")
+      ->type_name("FOLDER")
+      ->group(group);
+  app.add_option("--media-timeout", o.media_timeout, "For one image")
+      ->type_name("SECONDS")
+      ->capture_default_str()
+      ->group(group);
+}
+
 }  // namespace
 
 Command AddServe(CLI::App& root) {
   CLI::App* app = root.add_subcommand("serve", "Serve the OpenAI API over HTTP (docs/server.md)");
   auto o = std::make_shared<Options>();
+  o->engine.engine.max_num_seqs = kDefaultSequences;
   AddEngineFlags(*app, o->engine);
+  AddBatchingFlags(*app, o->engine);
   app->add_option("--host", o->host, "Address to listen on; 0.0.0.0: all")->type_name("ADDRESS")->capture_default_str();
   app->add_option("--port", o->port, "0: any free port")->type_name("N")->capture_default_str();
   app->add_option("--api-key", o->api_keys, "Clients must send one of these as Authorization: Bearer KEY")
@@ -197,6 +243,7 @@ Command AddServe(CLI::App& root) {
       ->capture_default_str();
   app->add_option("--workers", o->workers, "Threads that read requests")->type_name("N")->capture_default_str();
   AddLimits(*app, *o);
+  AddMedia(*app, *o);
   app->add_option("--log-level", o->log_level, "debug, info, warning or error")
       ->type_name("LEVEL")
       ->capture_default_str();
