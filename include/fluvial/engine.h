@@ -211,6 +211,7 @@ struct ModelInfo {
   int64_t parameters = 0;
   std::vector<int32_t> eos_ids;  ///< generation_config.json, else config.json
   bool has_vision = false;       ///< the checkpoint has a vision tower
+  std::string memory;            ///< the memory budget in one line: weights, caches, workspace, limit
 };
 
 class Engine {

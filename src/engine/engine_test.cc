@@ -6,7 +6,7 @@
 #include <set>
 #include <thread>
 
-#include "engine/pools.h"
+#include "engine/free_list.h"
 #include "models/model_testkit.h"
 
 namespace fluvial {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace fluvial::tools {
+namespace fluvial::text {
 
 /// The stop string that is complete first ends the text, before its first byte; the longest of those that are
 /// complete at the same byte. So the result does not depend on how the text is cut into pieces.
@@ -32,4 +32,4 @@ class StopText {
   bool stopped_ = false;
 };
 
-}  // namespace fluvial::tools
+}  // namespace fluvial::text

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/stop_text.h"
+#include "text/stop_text.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
-namespace fluvial::tools {
+namespace fluvial::text {
 namespace {
 
 /// What must come out, byte by byte from the definition.
@@ -84,4 +84,4 @@ TEST(StopText, AnySplitGivesTheSameText) {
 }
 
 }  // namespace
-}  // namespace fluvial::tools
+}  // namespace fluvial::text

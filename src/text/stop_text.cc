@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/stop_text.h"
+#include "text/stop_text.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace fluvial::tools {
+namespace fluvial::text {
 
 StopText::StopText(std::vector<std::string> stops) : stops_(std::move(stops)) {
   std::erase_if(stops_, [](const std::string& s) { return s.empty(); });
@@ -45,4 +45,4 @@ std::string StopText::Push(std::string_view piece) {
 
 std::string StopText::Finish() { return std::exchange(held_, ""); }
 
-}  // namespace fluvial::tools
+}  // namespace fluvial::text
