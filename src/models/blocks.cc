@@ -111,18 +111,6 @@ ops::paged_attention::Problem AttentionProblem(const AttentionDims& d, const Ste
   return p;
 }
 
-/// Runs one backend with scratch from the arena.
-template <class Problem, class Args>
-Status RunBackend(const BlockContext& c, const ops::Backend<Problem, Args>* backend, const Problem& problem,
-                  const Args& args) {
-  const size_t bytes = backend->workspace_bytes(problem, c.operators.device());
-  const size_t mark = c.arena.used();
-  FLUVIAL_ASSIGN_OR_RETURN(void* scratch, c.arena.Take(bytes));
-  const Status status = backend->run(c.stream, problem, args, {scratch, bytes});
-  c.arena.Rewind(mark);
-  return status;
-}
-
 Status Linear(const BlockContext& c, const TensorView& x, const TensorView& w, const TensorView& y,
               const TensorView& bias = {}) {
   return c.operators.Linear(c.stream, x, w, bias, y, c.arena);
@@ -353,6 +341,10 @@ Status Mlp(const BlockContext& c, const MlpWeights& w, const TensorView& x, cons
   FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.gate, t.gate));
   FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.up, t.up));
   ew::GluArgs glu;
+  if (w.limit > 0) {
+    glu.form = ew::GluArgs::Form::kClamped;
+    glu.limit = w.limit;
+  }
   glu.gate = t.gate;
   glu.up = t.up;
   glu.y = t.gate;
