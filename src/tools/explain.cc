@@ -103,8 +103,9 @@ std::vector<std::pair<std::string, std::string>> Problems(const weights::ModelCo
     out.emplace_back("64 decoding sequences", "moe m=64" + moe);
     out.emplace_back("a prompt of 2048 tokens", "moe m=2048" + moe);
   }
-  const std::string gemm = " n=" + n(c.intermediate > 0 ? c.intermediate : c.hidden) + " k=" + n(c.hidden) +
-                           " x=" + type + " w=" + type + " y=" + type;
+  const int64_t inter = c.moe.experts > 0 ? c.moe.shared_intermediate : c.intermediate;
+  const std::string gemm =
+      " n=" + n(inter > 0 ? inter : c.hidden) + " k=" + n(c.hidden) + " x=" + type + " w=" + type + " y=" + type;
   out.emplace_back("one decoding sequence", "gemm m=1" + gemm);
   out.emplace_back("a prompt of 2048 tokens", "gemm m=2048" + gemm);
   return out;

@@ -110,8 +110,10 @@ std::string Text(const Options& o, const Known& k) {
   out += "dtype         " + std::string(Name(k.dtype)) + ", recurrent state " +
          std::string(Name(c.linear.state_dtype)) + "\n";
   out += "layers        " + n(c.layers) + ": " + n(linear) + " linear attention, " + n(full) + " full attention\n";
-  out += "hidden        " + n(c.hidden) + ", feed-forward " + n(c.intermediate) + ", vocabulary " + n(c.vocab) +
-         (c.tied_embeddings ? " (tied embeddings)" : "") + "\n";
+  int64_t sparse = 0;
+  for (int64_t i = 0; i < c.layers; ++i) sparse += c.HasExperts(i) ? 1 : 0;
+  out += "hidden        " + n(c.hidden) + (sparse < c.layers ? ", feed-forward " + n(c.intermediate) : "") +
+         ", vocabulary " + n(c.vocab) + (c.tied_embeddings ? " (tied embeddings)" : "") + "\n";
   out += "linear        " + n(c.linear.key_heads) + " key heads of " + n(c.linear.key_dim) + ", " +
          n(c.linear.value_heads) + " value heads of " + n(c.linear.value_dim) + ", convolution " +
          n(c.linear.conv_kernel) + "\n";
@@ -119,7 +121,7 @@ std::string Text(const Options& o, const Known& k) {
          n(c.rotary_dim()) + "\n";
   if (c.moe.experts > 0) {
     out += "experts       " + n(c.moe.experts) + ", " + n(c.moe.per_token) + " per token, feed-forward " +
-           n(c.moe.intermediate) + "\n";
+           n(c.moe.intermediate) + ", shared " + n(c.moe.shared_intermediate) + ", in " + n(sparse) + " layers\n";
   }
   if (c.vision.has_value()) {
     out += "vision        " + n(c.vision->depth) + " layers of " + n(c.vision->hidden) + ", patch " +
