@@ -75,7 +75,13 @@ void Rows(const uint16_t* x, int64_t xs, const uint16_t* w, int64_t ws, int64_t 
   for (int64_t j = 0; j < n; j += kColumnGroup) {
     const int64_t columns = n - j < kColumnGroup ? n - j : kColumnGroup;
     int64_t q = 0;
-    for (; q + NR <= columns; q += NR) Tile<MR, NR>(x, xs, w + (j + q) * ws, ws, k, sums + q * kLanes, ahead);
+    // The last four of threes are two pairs: a single column is too little work for its latency.
+    for (; q + NR <= columns && (NR != 3 || columns - q != 4); q += NR) {
+      Tile<MR, NR>(x, xs, w + (j + q) * ws, ws, k, sums + q * kLanes, ahead);
+    }
+    for (; NR == 3 && q + 2 <= columns; q += 2) {
+      Tile<MR, 2>(x, xs, w + (j + q) * ws, ws, k, sums + q * kLanes, ahead);
+    }
     for (; q < columns; ++q) Tile<MR, 1>(x, xs, w + (j + q) * ws, ws, k, sums + q * kLanes, ahead);
     for (; q < kColumnGroup; ++q) {
       for (int i = 0; i < MR; ++i) _mm512_store_ps(sums + (i * kColumnGroup + q) * kLanes, _mm512_setzero_ps());
