@@ -144,6 +144,18 @@ TEST(Footprint, ExactlyWhatTheFilesHold) {
   }
 }
 
+TEST(Footprint, ExpertsAreNotCountedOneByOne) {
+  // A config.json from a stranger: a billion experts, counted in no time.
+  const auto config = weights::ParseModelConfig(
+      R"({"architectures": ["Qwen3NextForCausalLM"], "vocab_size": 10, "hidden_size": 2, "num_hidden_layers": 16384,
+          "num_attention_heads": 1, "head_dim": 8, "num_experts": 65536, "moe_intermediate_size": 1})",
+      "config.json");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  const auto f = FootprintOf(*config);
+  ASSERT_TRUE(f.ok());
+  EXPECT_GT(f->parameters, int64_t{16384} * 65536 * 3 * 2);
+}
+
 TEST(Footprint, ActiveParametersFollowTheExpertsOfAToken) {
   const auto config = weights::ReadModelConfig(testing::GoldenDirectory("qwen_moe/next"));
   ASSERT_TRUE(config.ok());

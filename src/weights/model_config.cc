@@ -177,6 +177,13 @@ Status CheckShapes(const ModelConfig& c, const std::string& file) {
       c.head_dim > (1 << 14) || c.layers > (1 << 14)) {
     return Contradiction(file, "sizes are far beyond those of any model");
   }
+  const auto d = [](int64_t x) { return static_cast<double>(x); };
+  const double widths = 3 * d(c.intermediate) + d(c.moe.experts) * (3 * d(c.moe.intermediate) + 1) +
+                        3 * d(c.moe.shared_intermediate) + 4 * d(c.heads) * d(c.head_dim) +
+                        2 * d(c.linear.conv_channels()) + 2 * d(c.linear.value_heads) * d(c.linear.value_dim);
+  if (d(c.layers + c.mtp_layers) * d(c.hidden) * widths > 0x1p58) {
+    return Contradiction(file, "all parameters together are far beyond those of any model");
+  }
   return Status::Ok();
 }
 

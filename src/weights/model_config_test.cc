@@ -120,6 +120,28 @@ TEST(ModelConfig, RefusesWrongTypesAndContradictions) {
                  "'text_config' must be an object");
 }
 
+TEST(ModelConfig, MixtureOfExperts) {
+  const std::string base = R"({"architectures": ["Qwen3NextForCausalLM"], "vocab_size": 1000, "hidden_size": 64,
+    "num_hidden_layers": 6, "num_attention_heads": 4, "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 2,
+    "mlp_only_layers": [3], "decoder_sparse_step": 2, "norm_topk_prob": false})";
+  const auto c = ParseModelConfig(base, "config.json");
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  std::vector<int64_t> sparse;
+  for (int64_t i = 0; i < 6; ++i) {
+    if (c->HasExperts(i)) sparse.push_back(i);
+  }
+  EXPECT_EQ(sparse, (std::vector<int64_t>{1, 5}));
+  EXPECT_FALSE(c->moe.renormalise);
+  EXPECT_EQ(c->mtp_layers, 1);
+  EXPECT_REFUSED(With(base, "\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 9"), "more than the 8");
+  EXPECT_REFUSED(With(base, "\"hidden_size\": 64", "\"hidden_size\": 64, \"attn_output_gate\": false"),
+                 "attn_output_gate");
+  // Each size alone is possible; together they would overflow what counts them.
+  EXPECT_REFUSED(With(With(base, "\"hidden_size\": 64", "\"hidden_size\": 1048576"), "\"num_experts\": 8",
+                      "\"moe_intermediate_size\": 16777216, \"num_experts\": 65536"),
+                 "together are far beyond");
+}
+
 TEST(GenerationConfig, ReadsDefaults) {
   const auto g = ParseGenerationConfig(
       R"({"do_sample": true, "temperature": 0.7, "top_k": 20, "top_p": 0.8, "eos_token_id": [3, 4], "pad_token_id": 3})",
