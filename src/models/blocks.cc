@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "models/block_parts.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/norm/norm.h"
 #include "ops/rope/rope.h"
@@ -14,28 +15,6 @@ namespace ew = ops::elementwise;
 
 /// eps of the q/k norm inside the delta rule; a constant of the architecture, not of the config.
 constexpr float kQkNormEps = 1e-6f;
-
-/// A step's sequences in at most two parts: decode rows, then prompt rows.
-struct Segment {
-  const ops::SequencePlan* plan = nullptr;
-  int64_t begin = 0;
-  bool decode = false;
-};
-struct Segments {
-  Segment parts[2];
-  int count = 0;
-};
-
-Segments SegmentsOf(const Step& step) {
-  Segments s;
-  int64_t begin = 0;
-  if (step.decode != nullptr) {
-    s.parts[s.count++] = {step.decode, 0, true};
-    begin = step.decode->tokens();
-  }
-  if (step.prefill != nullptr) s.parts[s.count++] = {step.prefill, begin, false};
-  return s;
-}
 
 struct GdnScratch {
   TensorView qkv, conv, z, a, b, core;
@@ -109,34 +88,6 @@ ops::paged_attention::Problem AttentionProblem(const AttentionDims& d, const Ste
   p.kv = kv;
   ops::paged_attention::SetLengths(p, *step.kv);
   return p;
-}
-
-/// Runs one backend with scratch from the arena.
-template <class Problem, class Args>
-Status RunBackend(const BlockContext& c, const ops::Backend<Problem, Args>* backend, const Problem& problem,
-                  const Args& args) {
-  const size_t bytes = backend->workspace_bytes(problem, c.operators.device());
-  const size_t mark = c.arena.used();
-  FLUVIAL_ASSIGN_OR_RETURN(void* scratch, c.arena.Take(bytes));
-  const Status status = backend->run(c.stream, problem, args, {scratch, bytes});
-  c.arena.Rewind(mark);
-  return status;
-}
-
-Status Linear(const BlockContext& c, const TensorView& x, const TensorView& w, const TensorView& y,
-              const TensorView& bias = {}) {
-  return c.operators.Linear(c.stream, x, w, bias, y, c.arena);
-}
-
-/// Largest scratch of several linear layers.
-Result<size_t> LinearsBytes(Operators& operators, int64_t m, DType io,
-                            std::initializer_list<const TensorView*> weights) {
-  size_t bytes = 0;
-  for (const TensorView* w : weights) {
-    FLUVIAL_ASSIGN_OR_RETURN(const size_t one, operators.LinearBytes(LinearProblem(m, *w, io)));
-    bytes = std::max(bytes, Arena::Aligned(one));
-  }
-  return bytes;
 }
 
 }  // namespace
@@ -353,6 +304,10 @@ Status Mlp(const BlockContext& c, const MlpWeights& w, const TensorView& x, cons
   FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.gate, t.gate));
   FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.up, t.up));
   ew::GluArgs glu;
+  if (w.limit > 0) {
+    glu.form = ew::GluArgs::Form::kClamped;
+    glu.limit = w.limit;
+  }
   glu.gate = t.gate;
   glu.up = t.up;
   glu.y = t.gate;

@@ -122,11 +122,12 @@ struct MlpWeights {
   TensorView gate;  ///< [I, H]
   TensorView up;    ///< [I, H]
   TensorView down;  ///< [H, I]
+  float limit = 0;  ///< of the clamped SwiGLU; 0: none
 };
 
 Result<size_t> MlpBytes(Operators& operators, const Step& step, const MlpWeights& w, DType io);
 
-/// y = down( r(silu(gate x)) * up x ).
+/// y = down( r(silu(gate x)) * up x ), gate and up clamped first when there is a limit.
 Status Mlp(const BlockContext& c, const MlpWeights& w, const TensorView& x, const TensorView& y);
 
 /// The gemm problem of y = x w^T for M rows of type io.

@@ -6,6 +6,7 @@
 
 #include "weights/json_reader.h"
 #include "weights/mapped_file.h"
+#include "weights/model_config_kda.h"
 
 namespace fluvial::weights {
 namespace {
@@ -25,6 +26,9 @@ constexpr Known kKnown[] = {
     {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", Architecture::kQwen3_5Moe},
     {"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", Architecture::kQwen3_5Moe},
     {"qwen3_next", "Qwen3NextForCausalLM", Architecture::kQwen3Next},
+    {"kimi_linear", "KimiLinearForCausalLM", Architecture::kKimiLinear},
+    {"glm5_next_text", "Glm5NextForCausalLM", Architecture::kGlm5Next},
+    {"glm5_next", "Glm5NextForConditionalGeneration", Architecture::kGlm5Next},
 };
 
 Result<Architecture> FindArchitecture(const std::string& class_name, const std::string& model_type,
@@ -164,7 +168,7 @@ Status CheckShapes(const ModelConfig& c, const std::string& file) {
     return Contradiction(file, "linear_num_value_heads " + std::to_string(c.linear.value_heads) +
                                    " is not a multiple of linear_num_key_heads " + std::to_string(c.linear.key_heads));
   }
-  if (c.rotary_dim() < 2 || c.rotary_dim() % 2 != 0) {
+  if (c.latent.rank == 0 && (c.rotary_dim() < 2 || c.rotary_dim() % 2 != 0)) {
     return Contradiction(file, "head_dim * partial_rotary_factor gives " + std::to_string(c.rotary_dim()) +
                                    " rotary dimensions; an even number of at least 2 is needed");
   }
@@ -186,6 +190,10 @@ std::string_view Name(Architecture architecture) {
       return "qwen3_5_moe";
     case Architecture::kQwen3Next:
       return "qwen3_next";
+    case Architecture::kKimiLinear:
+      return "kimi_linear";
+    case Architecture::kGlm5Next:
+      return "glm5_next";
   }
   return "unknown";
 }
@@ -251,6 +259,12 @@ Result<ModelConfig> ParseModelConfig(const std::string& json, const std::string&
   c.mtp_layers = text.Int("mtp_num_hidden_layers", text.Int("num_nextn_predict_layers", 0));
   c.eos_tokens = (text.Has("eos_token_id") ? text : top).IntOrInts("eos_token_id");
 
+  if (c.architecture == Architecture::kKimiLinear || c.architecture == Architecture::kGlm5Next) {
+    FLUVIAL_RETURN_IF_ERROR(ReadKdaModel(text, file, c));
+    FLUVIAL_RETURN_IF_ERROR(top.status());
+    FLUVIAL_RETURN_IF_ERROR(CheckShapes(c, file));
+    return c;
+  }
   FLUVIAL_RETURN_IF_ERROR(ReadRope(text, file, 0.25, c.rope));
   FLUVIAL_RETURN_IF_ERROR(ReadLayerTypes(text, file, c));
   ReadMoe(text, c, c.moe);
