@@ -50,7 +50,7 @@ Result<CachePool> CachePool::Create(const models::CacheSpec& spec, int32_t pages
       cache.recurrent = TensorView(nullptr, spec.recurrent, {slots, layer.value_heads, layer.v, layer.k});
     } else {
       cache.k_pages = TensorView(nullptr, spec.kv, {pages, layer.kv_heads, page_size, layer.d_qk});
-      cache.v_pages = TensorView(nullptr, spec.kv, {pages, layer.kv_heads, page_size, layer.d_v});
+      if (layer.d_v > 0) cache.v_pages = TensorView(nullptr, spec.kv, {pages, layer.kv_heads, page_size, layer.d_v});
     }
     for (TensorView* view : {&cache.conv, &cache.recurrent, &cache.k_pages, &cache.v_pages}) {
       if (view->rank == 0) continue;

@@ -31,26 +31,14 @@ inline Segments SegmentsOf(const Step& step) {
   return s;
 }
 
-/// Runs one backend with scratch from the arena.
-template <class Problem, class Args>
-Status RunBackend(const BlockContext& c, const ops::Backend<Problem, Args>* backend, const Problem& problem,
-                  const Args& args) {
-  const size_t bytes = backend->workspace_bytes(problem, c.operators.device());
-  const size_t mark = c.arena.used();
-  FLUVIAL_ASSIGN_OR_RETURN(void* scratch, c.arena.Take(bytes));
-  const Status status = backend->run(c.stream, problem, args, {scratch, bytes});
-  c.arena.Rewind(mark);
-  return status;
-}
-
 inline Status Linear(const BlockContext& c, const TensorView& x, const TensorView& w, const TensorView& y,
-              const TensorView& bias = {}) {
+                     const TensorView& bias = {}) {
   return c.operators.Linear(c.stream, x, w, bias, y, c.arena);
 }
 
 /// Largest scratch of several linear layers.
 inline Result<size_t> LinearsBytes(Operators& operators, int64_t m, DType io,
-                            std::initializer_list<const TensorView*> weights) {
+                                   std::initializer_list<const TensorView*> weights) {
   size_t bytes = 0;
   for (const TensorView* w : weights) {
     FLUVIAL_ASSIGN_OR_RETURN(const size_t one, operators.LinearBytes(LinearProblem(m, *w, io)));

@@ -122,13 +122,25 @@ struct MlpWeights {
   TensorView gate;  ///< [I, H]
   TensorView up;    ///< [I, H]
   TensorView down;  ///< [H, I]
-  float limit = 0;  ///< of the clamped SwiGLU; 0: none
+  float limit = 0;  ///< of the clamped SwiGLU (elementwise.h); 0: none
 };
 
 Result<size_t> MlpBytes(Operators& operators, const Step& step, const MlpWeights& w, DType io);
 
-/// y = down( r(silu(gate x)) * up x ), gate and up clamped first when there is a limit.
+/// y = down( r(silu(gate x)) * up x ), gate x and up x clamped first when there is a limit.
 Status Mlp(const BlockContext& c, const MlpWeights& w, const TensorView& x, const TensorView& y);
+
+/// Runs one backend with scratch from the arena.
+template <class Problem, class Args>
+Status RunBackend(const BlockContext& c, const ops::Backend<Problem, Args>* backend, const Problem& problem,
+                  const Args& args) {
+  const size_t bytes = backend->workspace_bytes(problem, c.operators.device());
+  const size_t mark = c.arena.used();
+  FLUVIAL_ASSIGN_OR_RETURN(void* scratch, c.arena.Take(bytes));
+  const Status status = backend->run(c.stream, problem, args, {scratch, bytes});
+  c.arena.Rewind(mark);
+  return status;
+}
 
 /// The gemm problem of y = x w^T for M rows of type io.
 ops::gemm::Problem LinearProblem(int64_t m, const TensorView& w, DType io, bool bias = false);

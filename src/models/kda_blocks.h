@@ -55,12 +55,12 @@ struct MlaDims {
 };
 
 struct MlaWeights {
-  TensorView q;                    ///< [heads*(nope+rope), H]; with query_rank undefined, and then
-  TensorView q_a, q_a_norm, q_b;   ///< [query_rank, H], [query_rank], [heads*(nope+rope), query_rank]
-  TensorView kv_a;                 ///< [rank+rope, H]
-  TensorView kv_a_norm;            ///< [rank]
-  TensorView kv_b;                 ///< [heads*(nope+v), rank]
-  TensorView o;                    ///< [H, heads*v]
+  TensorView q;                   ///< [heads*(nope+rope), H]; with query_rank undefined, and then
+  TensorView q_a, q_a_norm, q_b;  ///< [query_rank, H], [query_rank], [heads*(nope+rope), query_rank]
+  TensorView kv_a;                ///< [rank+rope, H]
+  TensorView kv_a_norm;           ///< [rank]
+  TensorView kv_b;                ///< [heads*(nope+v), rank]
+  TensorView o;                   ///< [H, heads*v]
 };
 
 /// Keys that each query may see (sparse attention): see ops/paged_attention/mla_attention.h.

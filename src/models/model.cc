@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/model.h"
 
+#include "models/kimi_linear.h"
 #include "models/qwen3_5.h"
 #include "weights/model_config.h"
 
@@ -30,12 +31,16 @@ Result<std::unique_ptr<Model>> LoadModel(const std::string& directory, const Loa
   switch (config.architecture) {
     case weights::Architecture::kQwen3_5:
       return LoadQwen3_5(directory, std::move(config), options, stream);
+    case weights::Architecture::kKimiLinear:
+      return LoadKimiLinear(directory, std::move(config), options, stream);
     case weights::Architecture::kQwen3_5Moe:
     case weights::Architecture::kQwen3Next:
+    case weights::Architecture::kGlm5Next:
       break;
   }
   return Status::UnusableModel(directory + ": architecture '" + config.architecture_name +
-                               "' cannot run yet; those that can: Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration");
+                               "' cannot run yet; those that can: Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration, "
+                               "KimiLinearForCausalLM");
 }
 
 }  // namespace fluvial::models

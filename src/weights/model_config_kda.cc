@@ -156,8 +156,8 @@ Status ReadExperts(const JsonObject& text, const std::string& file, ModelConfig&
   if (scoring != "sigmoid") return NotSupported(file, "a router with " + scoring);
   if (m.experts > 0 && (m.experts % m.groups != 0 || m.groups_kept > m.groups || m.per_token > m.experts)) {
     return Contradiction(file, std::to_string(m.experts) + " experts in " + std::to_string(m.groups) + " groups, " +
-                                   std::to_string(m.groups_kept) + " kept, do not give " +
-                                   std::to_string(m.per_token) + " experts per token");
+                                   std::to_string(m.groups_kept) + " kept, do not give " + std::to_string(m.per_token) +
+                                   " experts per token");
   }
   std::vector<bool> sparse;
   if (text.Has("mlp_layer_types")) {
@@ -182,8 +182,8 @@ Status ReadIndexer(const JsonObject& text, const std::string& file, ModelConfig&
   x.pool = text.Int("index_kpool", 16, 1, 1 << 14);
   x.select_tail = text.Bool("index_kpool_always_select_tail", true);
   if (x.topk % x.pool != 0) {
-    return Contradiction(file, "index_topk " + std::to_string(x.topk) + " is not a multiple of index_kpool " +
-                                   std::to_string(x.pool));
+    return Contradiction(
+        file, "index_topk " + std::to_string(x.topk) + " is not a multiple of index_kpool " + std::to_string(x.pool));
   }
   const size_t layers = static_cast<size_t>(c.layers);
   if (text.Has("indexer_types")) {
@@ -203,7 +203,8 @@ Status ReadIndexer(const JsonObject& text, const std::string& file, ModelConfig&
   for (size_t i = 0; i < layers; ++i) {
     if (c.layer_types[i] != LayerType::kFullAttention) continue;
     if (x.shared[i] && !found) {
-      return Contradiction(file, "layer " + std::to_string(i) + " shares the selection of a layer before it, but there "
+      return Contradiction(file, "layer " + std::to_string(i) +
+                                     " shares the selection of a layer before it, but there "
                                      "is none with an indexer");
     }
     found = found || !x.shared[i];

@@ -10,8 +10,9 @@
 namespace fluvial::weights {
 
 /// Reads what these families have of their own from the text fields: layers, latent attention, experts, indexer,
-/// residual streams. `c` holds the common fields already. Both spellings are read: the released one (`linear_attn_config`
-/// with 1-based lists, `num_experts_per_token`, ...) and that of transformers (`layer_types`, `linear_num_heads`, ...).
+/// residual streams. `c` holds the common fields already. Both spellings are read: the released one
+/// (`linear_attn_config` with 1-based lists, `num_experts_per_token`, ...) and that of transformers (`layer_types`,
+/// `linear_num_heads`, ...).
 Status ReadKdaModel(const JsonObject& text, const std::string& file, ModelConfig& c);
 
 }  // namespace fluvial::weights

@@ -41,7 +41,10 @@ def config():
         rms_norm_eps=1e-5, pad_token_id=None, bos_token_id=None, eos_token_id=VOCAB - 1)
 
 
-def build(seed):
+def build(seed, experts, peaked=False):
+    """`experts` scales the routed experts: strong ones make every part count, weak ones keep bf16 runs comparable (a
+    rounding that changes a choice of experts moves all later tokens). `peaked` spreads the head's rows, so that the most
+    likely token stands out as in a trained model."""
     model = KimiLinearForCausalLM(config())
     randomise(model, seed)
     g = torch.Generator().manual_seed(seed + 1)
@@ -49,9 +52,13 @@ def build(seed):
         for name, p in sorted(model.named_parameters()):
             if "norm" in name:  # plain weights, around one
                 p.copy_(1 + 0.3 * torch.randn(p.shape, generator=g))
+            elif ".experts." in name:  # [E, out, in]
+                p.copy_(experts / p.shape[-1] ** 0.5 * torch.randn(p.shape, generator=g))
+        if peaked:
+            model.lm_head.weight *= torch.exp(0.5 * torch.randn(VOCAB, 1, generator=g))
         for name, b in sorted(model.named_buffers()):
             if name.endswith("e_score_correction_bias"):
-                b.copy_(0.2 * torch.randn(b.shape, generator=g))
+                b.copy_(0.3 * torch.randn(b.shape, generator=g))
     return model
 
 
@@ -156,7 +163,7 @@ def main():
 
     text = os.path.join(out, "text")
     os.makedirs(text, exist_ok=True)
-    model = build(23)
+    model = build(23, 1.3)
     save_checkpoint(model, text)
     loaded = KimiLinearForCausalLM.from_pretrained(text, dtype=torch.float32, **eager).eval()
     run(loaded, text, 23)
@@ -170,15 +177,17 @@ def main():
     published = os.path.join(out, "published")
     os.makedirs(published, exist_ok=True)
     scratch = os.path.join(published, "scratch")
-    build(22).to(torch.bfloat16).save_pretrained(scratch, safe_serialization=True)
+    build(22, 0.4, peaked=True).to(torch.bfloat16).save_pretrained(scratch, safe_serialization=True)
     saved = load_file(os.path.join(scratch, "model.safetensors"))
-    low = KimiLinearForCausalLM.from_pretrained(scratch, dtype=torch.bfloat16, **eager).eval()
+    # transformers' default attention, as released models run: scores and sums in fp32.
+    sdpa = dict(attn_implementation="sdpa", experts_implementation="eager")
+    low = KimiLinearForCausalLM.from_pretrained(scratch, dtype=torch.bfloat16, **sdpa).eval()
     high = KimiLinearForCausalLM.from_pretrained(scratch, dtype=torch.float32, **eager).eval()
     save_sharded(published_tensors(saved), published)
     with open(os.path.join(published, "config.json"), "w") as f:
         json.dump(published_config(), f, indent=1)
     # transformers reads the published files as it reads its own.
-    again = KimiLinearForCausalLM.from_pretrained(published, dtype=torch.bfloat16, **eager).eval()
+    again = KimiLinearForCausalLM.from_pretrained(published, dtype=torch.bfloat16, **sdpa).eval()
     ids = prompt(65, VOCAB - 8, 22)
     with torch.no_grad():
         assert torch.equal(logits_and_cache(again, ids)[0], logits_and_cache(low, ids)[0])

@@ -374,10 +374,12 @@ double Cost(const Problem& p, const DeviceInfo& device, Form form) {
   const double keys = static_cast<double>(p.pairs) / static_cast<double>(std::max<int64_t>(p.max_length, 1));
   const double absorbed = pairs * (2.0 * p.rank + p.rope) + static_cast<double>(p.tokens) * p.rank * (p.nope + p.v);
   const double expanded = pairs * (p.nope + p.rope + p.v) + keys * p.rank * (p.nope + p.v) / 2;
-  const bool expands = form == Form::kExpanded || (form == Form::kByLength && Expands(p, form, p.max_length));
-  const double flops = 2.0 * p.heads * (expands ? expanded : absorbed);
-  // `cpu` is the earlier one on a tie.
-  return 3.0 + flops / 160e3 / std::max(1, device.multiprocessors);
+  const double flops = 2.0 * p.heads *
+                       (form == Form::kAbsorbed || p.selected > 0 ? absorbed
+                        : form == Form::kExpanded                 ? expanded
+                                                                  : std::min(absorbed, expanded));
+  // `cpu` is either of them, sequence by sequence; the pure forms are for those who name them.
+  return (form == Form::kByLength ? 2.0 : 3.0) + flops / 160e3 / std::max(1, device.multiprocessors);
 }
 
 Check OnCpu(const DeviceInfo& device) {
