@@ -36,11 +36,12 @@ inline Status Linear(const BlockContext& c, const TensorView& x, const TensorVie
   return c.operators.Linear(c.stream, x, w, bias, y, c.arena);
 }
 
-/// Largest scratch of several linear layers.
+/// Largest scratch of several linear layers; undefined ones do not count.
 inline Result<size_t> LinearsBytes(Operators& operators, int64_t m, DType io,
                                    std::initializer_list<const TensorView*> weights) {
   size_t bytes = 0;
   for (const TensorView* w : weights) {
+    if (!w->defined()) continue;
     FLUVIAL_ASSIGN_OR_RETURN(const size_t one, operators.LinearBytes(LinearProblem(m, *w, io)));
     bytes = std::max(bytes, Arena::Aligned(one));
   }

@@ -2,11 +2,6 @@
 #include "models/kda_model.h"
 
 #include <algorithm>
-#include <cstring>
-
-#include "base/log.h"
-#include "ops/elementwise/elementwise.h"
-#include "ops/norm/norm.h"
 
 namespace fluvial::models {
 namespace {
@@ -24,22 +19,6 @@ TensorView TakeConv(weights::WeightReader& reader, const std::string& name, int6
 
 }  // namespace
 
-void* KdaModel::Keep(int64_t elements, DType dtype) {
-  copies_.emplace_back((static_cast<size_t>(elements) * SizeOf(dtype) + 7) / 8);
-  return copies_.back().data();
-}
-
-TensorView KdaModel::Converted(const TensorView& weight, DType dtype) {
-  if (!weight.defined() || weight.dtype == dtype) return weight;
-  TensorView out = weight;
-  out.data = Keep(weight.elements(), dtype);
-  out.dtype = dtype;
-  for (int64_t i = 0; i < weight.elements(); ++i) {
-    StoreFromDouble(out.data, dtype, i, LoadAsDouble(weight.data, weight.dtype, i));
-  }
-  return out;
-}
-
 TensorView KdaModel::LoadConv(weights::WeightReader& reader, const std::string& prefix, bool in_fp32) {
   const int64_t inner = kda_.inner();
   std::vector<TensorView> parts;
@@ -56,8 +35,11 @@ TensorView KdaModel::LoadConv(weights::WeightReader& reader, const std::string& 
     stored_in_fp32 = stored_in_fp32 && p.dtype == DType::kF32;
   }
   const DType dtype = in_fp32 || stored_in_fp32 ? DType::kF32 : io_;
-  if (parts.size() == 1) return Converted(parts[0], dtype);
-  TensorView conv(Keep(3 * inner * kda_.width, dtype), dtype, {3 * inner, kda_.width});
+  if (parts.size() == 1) return copies_.As(parts[0], dtype);
+  std::vector<std::vector<uint64_t>> memory;
+  memory.emplace_back((static_cast<size_t>(3 * inner * kda_.width) * SizeOf(dtype) + 7) / 8);
+  const TensorView conv(memory[0].data(), dtype, {3 * inner, kda_.width});
+  copies_.Keep(std::move(memory));
   int64_t at = 0;
   for (const TensorView& p : parts) {
     for (int64_t i = 0; i < p.elements(); ++i) {
@@ -85,9 +67,9 @@ void KdaModel::LoadKda(weights::WeightReader& reader, const std::string& p, bool
   const std::vector<int64_t>* shape = reader.ShapeOf(f + "A_log");
   const TensorView a_log = shape != nullptr && shape->size() == 4 ? reader.Take(f + "A_log", {1, 1, heads, 1})
                                                                   : reader.Take(f + "A_log", {heads});
-  w.a_log = Converted(a_log, DType::kF32);
+  w.a_log = copies_.As(a_log, DType::kF32);
   if (w.a_log.defined()) w.a_log = TensorView(w.a_log.data, DType::kF32, {heads});
-  w.dt_bias = Converted(reader.Take(f + "dt_bias", {inner}), DType::kF32);
+  w.dt_bias = copies_.As(reader.Take(f + "dt_bias", {inner}), DType::kF32);
   if (w.dt_bias.defined()) w.dt_bias = TensorView(w.dt_bias.data, DType::kF32, {heads, d});
 }
 
@@ -124,7 +106,7 @@ Status KdaModel::LoadFeedForward(weights::WeightReader& reader, const std::strin
   const std::string p = reader.Has(prefix + "mlp.gate.weight") ? prefix + "mlp." : prefix + naming.moe;
   MoeWeights& w = layer.moe;
   w.router = reader.Take(p + "gate.weight", {moe_.router.experts, config_.hidden});
-  w.router_bias = Converted(reader.Take(p + "gate.e_score_correction_bias", {moe_.router.experts}), DType::kF32);
+  w.router_bias = copies_.As(reader.Take(p + "gate.e_score_correction_bias", {moe_.router.experts}), DType::kF32);
   if (moe_.shared_inter > 0) take_mlp(p + "shared_experts.", moe_.shared_inter, w.shared);
   return TakeExperts(reader, p + "experts.", moe_, naming.experts, ops::moe::Layout::kOutputMajor, w);
 }
@@ -155,16 +137,9 @@ Status KdaModel::LoadShared(weights::WeightReader& reader, const Naming& naming)
   moe_.router.scale = static_cast<float>(c.moe.scale);
 
   embed_ = reader.Take(naming.root + "embed_tokens.weight", {c.vocab, c.hidden});
-  final_norm_ = reader.Take(naming.root + "norm.weight", {c.hidden});
-  if (c.tied_embeddings) {
-    head_ = embed_;
-    if (reader.Has("lm_head.weight")) {
-      LogWarning(checkpoint_.directory() + ": lm_head.weight is not used, the head is tied");
-    }
-    reader.IgnorePrefix("lm_head.");
-  } else {
-    head_ = reader.Take("lm_head.weight", {c.vocab, c.hidden});
-  }
+  head_.form = ops::norm::Form::kRms;
+  head_.norm = reader.Take(naming.root + "norm.weight", {c.hidden});
+  head_.lm_head = TakeHead(reader, c, embed_);
   reader.IgnoreSuffix(".rotary_emb.inv_freq");
   // Layers after the last one are multi-token prediction: known, not used.
   for (int64_t i = 0; i < c.mtp_layers; ++i) {
@@ -177,8 +152,7 @@ Status KdaModel::LoadShared(weights::WeightReader& reader, const Naming& naming)
     KdaLayer& layer = layers_[i];
     const std::string prefix = naming.root + "layers." + std::to_string(i) + ".";
     layer.type = c.layer_types[i];
-    layer.sparse = c.moe.experts > 0 && std::find(c.moe.dense_layers.begin(), c.moe.dense_layers.end(),
-                                                  static_cast<int64_t>(i)) == c.moe.dense_layers.end();
+    layer.sparse = c.HasExperts(static_cast<int64_t>(i));
     if (layer.sparse && !any_sparse) FLUVIAL_RETURN_IF_ERROR(ops::moe::Validate(moe_.router));
     any_sparse = any_sparse || layer.sparse;
     layer.input_norm = reader.Take(prefix + "input_layernorm.weight", {c.hidden});
@@ -195,12 +169,8 @@ Status KdaModel::LoadShared(weights::WeightReader& reader, const Naming& naming)
 
 Status KdaModel::FinishLoading(weights::WeightReader& reader, const LoadOptions& options) {
   FLUVIAL_RETURN_IF_ERROR(reader.Finish());
-  for (auto& copy : reader.TakeAlignedCopies()) copies_.push_back(std::move(copy));
-  for (const weights::CheckpointTensor& t : checkpoint_.tensors()) {
-    int64_t n = 1;
-    for (const int64_t d : t.entry.shape) n *= d;
-    parameters_ += n;
-  }
+  copies_.Keep(reader.TakeAlignedCopies());
+  parameters_ = CountParameters(checkpoint_);
   cache_spec_.kv = io_;
   cache_spec_.conv = options.conv_dtype.value_or(io_);
   cache_spec_.recurrent = options.recurrent_dtype.value_or(config_.linear.state_dtype);
@@ -220,23 +190,6 @@ Status KdaModel::FinishLoading(weights::WeightReader& reader, const LoadOptions&
   return Status::Ok();
 }
 
-Status KdaModel::CheckStep(const Step& step) const {
-  const int64_t decode = step.decode == nullptr ? 0 : step.decode->tokens();
-  const int64_t prefill = step.prefill == nullptr ? 0 : step.prefill->tokens();
-  if (step.kv == nullptr || step.caches == nullptr || step.caches->size() != layers_.size()) {
-    return Status::InvalidArgument("a step needs a KV plan and one cache per layer");
-  }
-  if (decode + prefill != step.tokens() || step.kv->tokens() != step.tokens()) {
-    return Status::InvalidArgument("a step of " + std::to_string(step.tokens()) + " tokens has plans for " +
-                                   std::to_string(decode) + " + " + std::to_string(prefill) + " and " +
-                                   std::to_string(step.kv->tokens()));
-  }
-  if (step.decode != nullptr && step.decode->max_length() > 1) {
-    return Status::InvalidArgument("decode sequences of a step have one token each");
-  }
-  return Status::Ok();
-}
-
 Result<size_t> KdaModel::MixerBytes(const Step& step, const KdaLayer& layer, int32_t selected) {
   if (layer.type == LayerType::kFullAttention) {
     return MlaBytes(operators_, step, mla_, layer.mla, io_, cache_spec_.kv, selected);
@@ -252,48 +205,6 @@ Status KdaModel::FeedForward(const BlockContext& c, const KdaLayer& layer, const
   return layer.sparse ? Moe(c, moe_, layer.moe, x, y) : Mlp(c, layer.mlp, x, y);
 }
 
-KdaModel::HeadScratch KdaModel::TakeHead(Scratch& s, int64_t rows) const {
-  HeadScratch out;
-  out.rows = s.Take(io_, {rows, config_.hidden});
-  if (io_ != DType::kF32) out.logits = s.Take(io_, {rows, config_.vocab});
-  return out;
-}
-
-Result<size_t> KdaModel::HeadBytes(const Step& step) {
-  if (step.rows() == 0) return size_t{0};
-  Scratch head;
-  TakeHead(head, step.rows());
-  FLUVIAL_ASSIGN_OR_RETURN(const size_t linear, operators_.LinearBytes(LinearProblem(step.rows(), head_, io_)));
-  return head.bytes() + Arena::Aligned(linear);
-}
-
-Status KdaModel::Norm(Stream& stream, const TensorView& weight, const TensorView& x, const TensorView& residual,
-                      const TensorView& y) const {
-  ops::norm::Args args;
-  args.form = ops::norm::Form::kRms;
-  args.eps = static_cast<float>(config_.norm_eps);
-  args.x = x;
-  args.weight = weight;
-  args.residual = residual;
-  args.y = y;
-  return ops::norm::Run(stream, args);
-}
-
-Status KdaModel::Head(const BlockContext& c, const TensorView& hidden) {
-  const int64_t rows = c.step.rows();
-  if (rows == 0) return Status::Ok();
-  Scratch scratch(&c.arena);
-  const HeadScratch t = TakeHead(scratch, rows);
-  FLUVIAL_RETURN_IF_ERROR(scratch.status());
-  FLUVIAL_RETURN_IF_ERROR(ops::elementwise::GatherRows(c.stream, hidden, c.step.logit_rows, t.rows));
-  FLUVIAL_RETURN_IF_ERROR(Norm(c.stream, final_norm_, t.rows, {}, t.rows));
-  // Logits are rounded to the model's type, then widened for the sampler.
-  const TensorView logits = io_ == DType::kF32 ? c.step.logits : t.logits;
-  FLUVIAL_RETURN_IF_ERROR(c.operators.Linear(c.stream, t.rows, head_, {}, logits, c.arena));
-  if (io_ == DType::kF32) return Status::Ok();
-  return ops::elementwise::Cast(c.stream, logits, c.step.logits);
-}
-
 Result<OpenedModel> OpenModel(const std::string& directory, const weights::ModelConfig& config,
                               const LoadOptions& options, Stream& stream) {
   if (stream.device().kind != DeviceKind::kCpu) {
@@ -301,12 +212,7 @@ Result<OpenedModel> OpenModel(const std::string& directory, const weights::Model
                            " runs on the CPU only so far: use --device cpu");
   }
   FLUVIAL_ASSIGN_OR_RETURN(weights::Checkpoint checkpoint, weights::Checkpoint::Open(directory));
-  DType io = options.dtype.value_or(config.dtype.value_or(DType::kBF16));
-  if (!options.dtype && !config.dtype && !checkpoint.tensors().empty()) io = checkpoint.tensors()[0].entry.dtype;
-  if (io != DType::kF32 && io != DType::kBF16 && io != DType::kF16) {
-    return Status::InvalidArgument("a model cannot run in " + std::string(Name(io)) +
-                                   ": use --dtype float32, bfloat16 or float16");
-  }
+  FLUVIAL_ASSIGN_OR_RETURN(const DType io, ActivationType(options, config, checkpoint));
   FLUVIAL_ASSIGN_OR_RETURN(Operators operators, Operators::Create(stream.device(), options.backends));
   return OpenedModel{std::move(checkpoint), io, std::move(operators)};
 }

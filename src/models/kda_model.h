@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/decoder.h"
 #include "models/kda_blocks.h"
 #include "models/model.h"
 #include "models/moe_block.h"
@@ -60,21 +61,10 @@ class KdaModel : public Model {
   /// Ends the loading: reports what did not fit, keeps copies, counts parameters, sets the cache spec.
   Status FinishLoading(weights::WeightReader& reader, const LoadOptions& options);
 
-  /// A copy of a small weight in another type; the weight itself when it has that type already.
-  TensorView Converted(const TensorView& weight, DType dtype);
-
-  Status CheckStep(const Step& step) const;
   /// Scratch of the mixer and of the feed-forward part of a layer.
   Result<size_t> MixerBytes(const Step& step, const KdaLayer& layer, int32_t selected);
   Result<size_t> FeedForwardBytes(const Step& step, const KdaLayer& layer);
   Status FeedForward(const BlockContext& c, const KdaLayer& layer, const TensorView& x, const TensorView& y);
-  Result<size_t> HeadBytes(const Step& step);
-  /// Logits of the rows asked for from the residual stream [T, H].
-  Status Head(const BlockContext& c, const TensorView& hidden);
-  /// y = norm(x), or y = norm(residual <- residual + x).
-  Status Norm(Stream& stream, const TensorView& weight, const TensorView& x, const TensorView& residual,
-              const TensorView& y) const;
-
   weights::Checkpoint checkpoint_;
   weights::ModelConfig config_;
   DType io_;
@@ -83,23 +73,18 @@ class KdaModel : public Model {
   KdaDims kda_;
   MlaDims mla_;
   MoeDims moe_;
-  TensorView embed_, final_norm_, head_;
+  TensorView embed_;
+  HeadWeights head_;
   std::vector<KdaLayer> layers_;
-  std::vector<std::vector<uint64_t>> copies_;
+  WeightCopies copies_;
   int64_t parameters_ = 0;
 
  private:
-  struct HeadScratch {
-    TensorView rows, logits;
-  };
-  HeadScratch TakeHead(Scratch& s, int64_t rows) const;
   void LoadKda(weights::WeightReader& reader, const std::string& prefix, bool conv_in_fp32, KdaWeights& w);
   void LoadMla(weights::WeightReader& reader, const std::string& prefix, MlaWeights& w);
   Status LoadFeedForward(weights::WeightReader& reader, const std::string& prefix, const Naming& naming,
                          KdaLayer& layer);
   TensorView LoadConv(weights::WeightReader& reader, const std::string& prefix, bool in_fp32);
-  /// Memory for `elements` of a type, kept with the model.
-  void* Keep(int64_t elements, DType dtype);
 };
 
 /// The parts of loading that come before a model exists: CPU only, checkpoint opened, type of activations chosen.

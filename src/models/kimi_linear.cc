@@ -12,6 +12,8 @@ namespace {
 
 using weights::LayerType;
 
+constexpr auto kRms = ops::norm::Form::kRms;
+
 class KimiLinear : public KdaModel {
  public:
   using KdaModel::KdaModel;
@@ -41,10 +43,10 @@ class KimiLinear : public KdaModel {
 };
 
 Result<size_t> KimiLinear::WorkspaceBytes(const Step& step) {
-  FLUVIAL_RETURN_IF_ERROR(CheckStep(step));
+  FLUVIAL_RETURN_IF_ERROR(CheckStep(step, layers_.size()));
   Scratch whole;
   Take(whole, step.tokens());
-  FLUVIAL_ASSIGN_OR_RETURN(size_t most, HeadBytes(step));
+  FLUVIAL_ASSIGN_OR_RETURN(size_t most, HeadBytes(operators_, step, head_, io_));
   // Layers of one kind have equal shapes.
   bool seen_mixer[2] = {}, seen_mlp[2] = {};
   for (const KdaLayer& layer : layers_) {
@@ -61,7 +63,7 @@ Result<size_t> KimiLinear::WorkspaceBytes(const Step& step) {
 }
 
 Status KimiLinear::Forward(Stream& stream, const Step& step, Arena& arena) {
-  FLUVIAL_RETURN_IF_ERROR(CheckStep(step));
+  FLUVIAL_RETURN_IF_ERROR(CheckStep(step, layers_.size()));
   if (step.tokens() == 0) return Status::Ok();
   Scratch scratch(&arena);
   const StepScratch t = Take(scratch, step.tokens());
@@ -73,18 +75,18 @@ Status KimiLinear::Forward(Stream& stream, const Step& step, Arena& arena) {
     const KdaLayer& layer = layers_[i];
     const LayerCache& cache = (*step.caches)[i];
     // The residual sum of the layer before happens inside this layer's first norm.
-    FLUVIAL_RETURN_IF_ERROR(i == 0 ? Norm(stream, layer.input_norm, t.hidden, {}, t.normed)
-                                   : Norm(stream, layer.input_norm, t.block, t.hidden, t.normed));
+    FLUVIAL_RETURN_IF_ERROR(i == 0 ? Norm(c, kRms, layer.input_norm, t.hidden, {}, t.normed)
+                                   : Norm(c, kRms, layer.input_norm, t.block, t.hidden, t.normed));
     if (step.observer != nullptr) (*step.observer)(static_cast<int>(i), t.hidden);
     FLUVIAL_RETURN_IF_ERROR(layer.type == LayerType::kFullAttention
                                 ? Mla(c, mla_, layer.mla, cache, t.normed, t.normed, nullptr, t.block)
                                 : Kda(c, kda_, layer.kda, cache, t.normed, t.block));
-    FLUVIAL_RETURN_IF_ERROR(Norm(stream, layer.post_norm, t.block, t.hidden, t.normed));
+    FLUVIAL_RETURN_IF_ERROR(Norm(c, kRms, layer.post_norm, t.block, t.hidden, t.normed));
     FLUVIAL_RETURN_IF_ERROR(FeedForward(c, layer, t.normed, t.block));
   }
   if (!layers_.empty()) FLUVIAL_RETURN_IF_ERROR(ops::elementwise::Add(stream, t.hidden, t.block, t.hidden));
   if (step.observer != nullptr) (*step.observer)(static_cast<int>(layers_.size()), t.hidden);
-  return Head(c, t.hidden);
+  return Head(c, head_, t.hidden);
 }
 
 }  // namespace

@@ -271,8 +271,8 @@ TEST(KimiLinearPublished, Bf16AgreesWhereTransformersDoes) {
   EXPECT_LE(run.mine, 1.2 * 1.2 * run.theirs);
 }
 
-// What auto takes may multiply with the state in bf16 (kda_prefill cpu_bf16), which transformers does not: at most half as
-// far again from fp32 as transformers is.
+// What auto takes may multiply with the state in bf16 (kda_prefill cpu_bf16), which transformers does not: at most half
+// as far again from fp32 as transformers is.
 TEST(KimiLinearPublished, Bf16IsAsCloseToFp32AsTransformers) {
   const Bf16Run run = RunBf16({});
   RecordProperty("compared", run.compared);

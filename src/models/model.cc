@@ -30,17 +30,15 @@ Result<std::unique_ptr<Model>> LoadModel(const std::string& directory, const Loa
   FLUVIAL_ASSIGN_OR_RETURN(weights::ModelConfig config, weights::ReadModelConfig(directory));
   switch (config.architecture) {
     case weights::Architecture::kQwen3_5:
+    case weights::Architecture::kQwen3_5Moe:
+    case weights::Architecture::kQwen3Next:
       return LoadQwen3_5(directory, std::move(config), options, stream);
     case weights::Architecture::kKimiLinear:
       return LoadKimiLinear(directory, std::move(config), options, stream);
-    case weights::Architecture::kQwen3_5Moe:
-    case weights::Architecture::kQwen3Next:
     case weights::Architecture::kGlm5Next:
       break;
   }
-  return Status::UnusableModel(directory + ": architecture '" + config.architecture_name +
-                               "' cannot run yet; those that can: Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration, "
-                               "KimiLinearForCausalLM");
+  return Status::UnusableModel(directory + ": architecture '" + config.architecture_name + "' cannot run yet");
 }
 
 }  // namespace fluvial::models

@@ -24,6 +24,7 @@ constexpr BackendFlag kBackendFlags[] = {
     {"paged_attention", "--paged-attention-backend", "Full attention over pages"},
     {"causal_conv1d", "--causal-conv1d-backend", "Short convolutions"},
     {"gemm", "--gemm-backend", "Linear layers"},
+    {"moe", "--moe-backend", "Routed experts"},
 };
 
 }  // namespace

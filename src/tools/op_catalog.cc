@@ -5,6 +5,7 @@
 #include "ops/common/backend.h"
 #include "ops/delta_rule/delta_rule.h"
 #include "ops/gemm/gemm.h"
+#include "ops/moe/moe.h"
 #include "ops/paged_attention/paged_attention.h"
 
 namespace fluvial::tools {
@@ -54,6 +55,13 @@ Status FillGemm(OpEntry& entry, Devices devices) {
   return Status::Ok();
 }
 
+Status FillMoe(OpEntry& entry, Devices devices) {
+  namespace op = ops::moe;
+  FLUVIAL_ASSIGN_OR_RETURN(const op::ProblemLine line, op::ParseProblemLine(entry.problem));
+  Ask(entry, op::Backends(), line.problem, devices);
+  return Status::Ok();
+}
+
 Status FillConv(OpEntry& entry, Devices devices) {
   namespace op = ops::causal_conv1d;
   FLUVIAL_ASSIGN_OR_RETURN(const op::ProblemLine line, op::ParseProblemLine(entry.problem));
@@ -79,6 +87,7 @@ constexpr Known kOps[] = {
      "paged_attention hq=16 hkv=2 dqk=256 lens=1024", FillAttention},
     {"causal_conv1d", "--causal-conv1d-backend", "src/ops/causal_conv1d/causal_conv1d.h",
      "causal_conv1d c=8192 w=4 lens=1024", FillConv},
+    {"moe", "--moe-backend", "src/ops/moe/moe.h", "moe m=1 e=256 top=8 h=2048 i=512", FillMoe},
     {"gemm", "--gemm-backend", "src/ops/gemm/gemm.h", "gemm m=1 n=2048 k=2048 x=bf16 w=bf16 y=bf16", FillGemm},
 };
 
