@@ -263,6 +263,39 @@ TEST_F(EngineTest, DrawsDependOnSeedAndNotOnCompany) {
   EXPECT_NE(Ids(together[0]), alone);
 }
 
+TEST_F(EngineTest, ConstraintsAllowAndFail) {
+  /// Token i of the answer must be allowed[i]; nothing is allowed after the last.
+  struct Script : TokenConstraint {
+    explicit Script(std::vector<int32_t> ids) : allowed(std::move(ids)) {}
+    Status Allowed(std::span<uint32_t> mask) override {
+      if (at == allowed.size()) return Status::Failed("the script is at its end");
+      const auto id = static_cast<size_t>(allowed[at]);
+      mask[id / 32] |= 1u << (id % 32);
+      return Status::Ok();
+    }
+    Status Accept(int32_t id) override {
+      return id == allowed[at++] ? Status::Ok() : Status::Failed("the mask was not obeyed");
+    }
+    std::vector<int32_t> allowed;
+    size_t at = 0;
+  };
+  const auto engine = Loaded();
+  ASSERT_NE(engine, nullptr);
+  const std::vector<int32_t> script = {511, 0, 31, 32, 77, 3};
+  Request r = Greedy(Prompt(64), 6);
+  r.constraint = std::make_shared<Script>(script);
+  Request longer = Greedy(Prompt(64), 7);
+  longer.constraint = std::make_shared<Script>(script);
+  const auto answers = engine->Generate({r, Greedy(Prompt(65)), longer});
+  ASSERT_TRUE(answers.ok());
+  EXPECT_EQ(Ids((*answers)[0]), script);
+  EXPECT_EQ((*answers)[0].finish_reason, FinishReason::kLength);
+  EXPECT_EQ(Ids((*answers)[1]), Want(65));
+  EXPECT_EQ(Ids((*answers)[2]), script);
+  EXPECT_EQ((*answers)[2].finish_reason, FinishReason::kError);
+  EXPECT_NE((*answers)[2].status.message().find("at its end"), std::string::npos);
+}
+
 TEST_F(EngineTest, CancelsFromTheFlagAndById) {
   const auto engine = Loaded();
   ASSERT_NE(engine, nullptr);

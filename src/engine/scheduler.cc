@@ -181,6 +181,12 @@ void EngineImpl::SampleRows() {
   for (size_t i = 0; i < items.size(); ++i) {
     Sequence& s = *batch_->items()[items[i]].sequence;
     ops::sampling::Row& row = rows[i];
+    if (s.request.constraint != nullptr) {
+      s.mask.assign((static_cast<size_t>(info_.vocab_size) + 31) / 32, 0);
+      Status status = s.request.constraint->Allowed(s.mask);
+      if (!status.ok()) Finish(s, FinishReason::kError, std::move(status));
+      row.allowed = s.mask.data();
+    }
     row.logits = batch_->LogitsOfRow(i);
     row.params = &s.params;
     row.history = s.penalties ? &s.history : nullptr;
@@ -192,7 +198,8 @@ void EngineImpl::SampleRows() {
   }
   sampler_->Sample(stream_->pool(), rows, outcomes);
   for (size_t i = 0; i < items.size(); ++i) {
-    Accept(*batch_->items()[items[i]].sequence, outcomes[i]);
+    Sequence& s = *batch_->items()[items[i]].sequence;
+    if (!s.finished) Accept(s, outcomes[i]);
   }
 }
 
@@ -221,6 +228,13 @@ bool EngineImpl::Accept(Sequence& s, const ops::sampling::Outcome& outcome) {
   if (s.completion.tokens.empty()) s.completion.first_token_seconds = Seconds(s.submitted, Clock::now());
   s.ids.push_back(token.id);
   if (s.penalties) s.history.AddOutput(token.id);
+  if (s.request.constraint != nullptr) {
+    Status status = s.request.constraint->Accept(token.id);
+    if (!status.ok()) {
+      Finish(s, FinishReason::kError, std::move(status));
+      return true;
+    }
+  }
   s.completion.tokens.push_back(token);
   {
     const std::lock_guard lock(mutex_);

@@ -28,6 +28,7 @@ struct Sequence {
   bool penalties = false;
   std::vector<int32_t> stops;  ///< ids that end the request: the model's (unless ignored) and its own
   int64_t max_tokens = 0;      ///< after the cut to max_model_len
+  std::vector<uint32_t> mask;  ///< of the constraint, when there is one
 
   std::vector<int32_t> ids;  ///< prompt, then what was drawn
   int64_t done = 0;          ///< tokens that the caches hold

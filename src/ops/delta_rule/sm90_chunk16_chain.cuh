@@ -79,9 +79,9 @@ __device__ __forceinline__ void MathLoop(Smem<kGate>& sm, const DeltaParams& p, 
 
   float s[64];
   if constexpr (kMode == Mode::kReplay) {
-    LoadState(s, task.workspace, row, col);
+    LoadState(s, task.start, row, col);
   } else {
-    const int slot = kMode == Mode::kWhole ? p.read_slots[task.seq] : -1;
+    const int slot = task.from_pool ? p.read_slots[task.seq] : -1;
     if (slot >= 0) {
       LoadState(s, PoolState<const StateT>(p, slot, task.head), row, col);
     } else {
@@ -93,6 +93,7 @@ __device__ __forceinline__ void MathLoop(Smem<kGate>& sm, const DeltaParams& p, 
     }
   }
   Pin(s);
+  const bool with_out = kMode != Mode::kScan || !task.transfer;  // and v
   uint32_t a[32];
   StateToOperand(a, s);
 
@@ -103,9 +104,10 @@ __device__ __forceinline__ void MathLoop(Smem<kGate>& sm, const DeltaParams& p, 
   const int v_unit = wg * 8 + (warp & 3) * 2 + ((lane >> 3) & 1);
   const uint32_t v_offset = TileOffset<kChunk>(v_token, v_unit);
 
-  float xo[kMode == Mode::kScan ? 8 : 16];  // X, and S qd where outputs are made
+  float xo[16];        // X and S qd
   uint32_t packed[4];  // the previous chunk's output, out of the accumulators before the next wgmma starts
   int at_stage = 0, turn = 0;
+  int zero_after = kNever;
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c) {
     Stage<kGate>& st = sm.stage[at_stage];
@@ -117,20 +119,17 @@ __device__ __forceinline__ void MathLoop(Smem<kGate>& sm, const DeltaParams& p, 
     for (int k = 0; k < 8; ++k) {
       // A step of 16 channels is 32 bytes inside the 128-byte swizzle atom; the upper 64 channels are kHalf on.
       const uint64_t at = b + (k >> 2) * (kHalf / 16) + (k & 3) * 2;
-      if constexpr (kMode == Mode::kScan)
-        WgmmaM64N16K16(xo, &a[4 * k], at, k != 0);
-      else
-        WgmmaM64N32K16(xo, &a[4 * k], at, k != 0);
+      WgmmaM64N32K16(xo, &a[4 * k], at, k != 0);
     }
     WgmmaCommit();
 
     // While X and S qd run: the previous chunk's output, v and the decay factors. (S itself has to wait: ptxas
     // serialises a wgmma with any change of another one's accumulators.)
-    if (kMode != Mode::kScan && c > 0)
+    if (c > 0 && with_out)
       StoreOut(packed, sm.out[warp], out + (c - 1) * (kChunk * p.out_row), p.out_row, kChunk, lane);
     // The transposed load gives (values, tokens): matrices in the order a0 a1 a2 a3 of the A operand.
     uint32_t v[4] = {0, 0, 0, 0};
-    if (kMode != Mode::kScan || !task.transfer) {
+    if (with_out) {
       if constexpr (kGate == Gate::kPerChannel) BarrierWait(&sm.v[at_stage], turn);  // GDN's teams have waited
       LoadMatrix4Transposed(v, SmemAddr(st.v) + v_offset);
     }
@@ -172,16 +171,14 @@ __device__ __forceinline__ void MathLoop(Smem<kGate>& sm, const DeltaParams& p, 
     // o gets its own accumulators: two wgmmas whose accumulators overlap in part make ptxas serialise both.
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      if constexpr (kMode == Mode::kScan)
-        o[i] = 0.f;
-      else if constexpr (kGate == Gate::kPerHead)
+      if constexpr (kGate == Gate::kPerHead)
         o[i] = xo[8 + i] * (i & 1 ? of[i >> 2].y : of[i >> 2].x);
       else
         o[i] = xo[8 + i];
     }
     WgmmaFence();
     WgmmaM64N128K16Transposed(s, r, MatrixDescriptor(SmemAddr(st.w), kTile / 2, 1024, 1));
-    if constexpr (kMode != Mode::kScan) WgmmaM64N16K16(o, r, MatrixDescriptor(SmemAddr(st.p), 128, 256, 0), 1);
+    WgmmaM64N16K16(o, r, MatrixDescriptor(SmemAddr(st.p), 128, 256, 0), 1);
     WgmmaCommit();
     WgmmaWait<0>();
     Pin(s);
@@ -194,14 +191,40 @@ __device__ __forceinline__ void MathLoop(Smem<kGate>& sm, const DeltaParams& p, 
     Pin(packed);
     Pin(a);
     if (++at_stage == kStages<kGate>) at_stage = 0, turn ^= 1;
+    if constexpr (kMode == Mode::kScan) {
+      uint32_t bits = with_out;  // never zero for a run with outputs
+#pragma unroll
+      for (int i = 0; i < 64; ++i) bits |= __float_as_uint(s[i]) & 0x7fffffffu;
+      if (!with_out) bits = NamedBarrierAny(kMathBarrier, kMathThreads, bits != 0);
+      if (!__any_sync(~0u, bits != 0)) {
+        zero_after = c + 1;
+        break;
+      }
+    }
   }
-  if (kMode != Mode::kScan && chunks > 0) {
+  if constexpr (kMode == Mode::kScan) {
+    if (!with_out) {
+      if (thread == 0) {
+        *task.steps = zero_after;
+        sm.stop = zero_after;
+      }
+      __syncwarp();
+      if (zero_after != kNever) {
+        // The teams wait for chunks that nobody will read: one arrival per stage lets them look at `stop`.
+        if (lane == 0) {
+          for (int i = 0; i < kStages<kGate>; ++i) BarrierArrive(&sm.empty[i]);
+        }
+        return;
+      }
+    }
+  }
+  if (with_out && chunks > 0) {
     const int64_t done = static_cast<int64_t>(chunks - 1) * kChunk;
     StoreOut(packed, sm.out[warp], out + done * p.out_row, p.out_row, static_cast<int>(task.length - done), lane);
   }
-  if constexpr (kMode == Mode::kScan) {
-    StoreState(s, task.workspace, row, col);
-  } else if (task.last) {
+  if (kMode == Mode::kScan && !task.to_pool) {
+    StoreState(s, task.end, row, col);
+  } else if (task.to_pool) {
     const int slot = p.write_slots[task.seq];
     if (slot >= 0) StoreState(s, PoolState<StateT>(p, slot, task.head), row, col);
   }

@@ -37,13 +37,12 @@ __device__ __forceinline__ void GdnFactorLoop(Smem<Gate::kPerHead>& sm, const De
   using Stage = chunk16::Stage<Gate::kPerHead>;
   using Scratch = GdnScratch;
   constexpr int kTeams = Shape<Gate::kPerHead>::kTeams, kStagesPerTeam = Shape<Gate::kPerHead>::kStagesPerTeam;
-  constexpr bool kOutputs = kMode != Mode::kScan;  // q is used
   const int id = static_cast<int>(Opaque(threadIdx.x)) - kMathThreads;
   const int thread = id & (kTeamThreads - 1), team = id / kTeamThreads;
   const int warp = thread >> 5;  // 0 or 1
   const int bar = 1 + team;
   const int head = task.head, key_head = head / p.group;
-  const bool with_v = kOutputs || !task.transfer;
+  const bool with_v = !task.transfer;
   const int chunks = static_cast<int>((task.length + kChunk - 1) / kChunk);
   const int token0 = static_cast<int>(task.begin);
   const uint32_t sc = SmemAddr(&sm.scratch[team]);
@@ -56,11 +55,11 @@ __device__ __forceinline__ void GdnFactorLoop(Smem<Gate::kPerHead>& sm, const De
     Stage& stage = sm.stage[at_stage];
     const uint32_t st = SmemAddr(&stage);
     const int token = token0 + c * kChunk;
-    BarrierExpect(&sm.v[at_stage], (1 + kOutputs + with_v) * kTile);
+    BarrierExpect(&sm.v[at_stage], (2 + with_v) * kTile);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       TensorLoad3(st + half * kHalf, &p.k_map, &sm.v[at_stage], 64 * half, key_head, token);
-      if (kOutputs) TensorLoad3(st + half * kHalf + kQdRows, &p.q_map, &sm.v[at_stage], 64 * half, key_head, token);
+      TensorLoad3(st + half * kHalf + kQdRows, &p.q_map, &sm.v[at_stage], 64 * half, key_head, token);
       if (with_v) {
         TensorLoad3(SmemAddr(stage.v) + half * (kTile / 2), &p.v_map, &sm.v[at_stage], 64 * half, head, token);
       }
@@ -88,6 +87,8 @@ __device__ __forceinline__ void GdnFactorLoop(Smem<Gate::kPerHead>& sm, const De
 
 #pragma unroll 1
   for (int c = team, n = 0; c < chunks; c += kTeams, ++n) {
+    // Warp 1 has waited for the stage, below; a chunk that the chain did not read has not been fetched.
+    if (kMode == Mode::kScan && c - kStages<Gate::kPerHead> >= sm.stop) return;
     const int at_stage = team + n % kStagesPerTeam * kTeams, turn = n / kStagesPerTeam & 1;
     const int lane = Unhoisted(thread & 31);
     const uint32_t st = SmemAddr(&sm.stage[at_stage]);
@@ -121,7 +122,7 @@ __device__ __forceinline__ void GdnFactorLoop(Smem<Gate::kPerHead>& sm, const De
     const uint32_t matrix = st + MatrixLane(lane);
     float d0[4] = {0, 0, 0, 0}, d1[4] = {0, 0, 0, 0};
     float qf0 = 0, qf1 = 0;  // of rows i0, i0 + 8 (warp 1)
-    if (kOutputs || warp == 0) {
+    {
       // Raw products of k (warp 0) or q (warp 1) with k.
       const uint32_t left = matrix + warp * kQdRows;
 #pragma unroll
@@ -202,7 +203,8 @@ __device__ __forceinline__ void GdnFactorLoop(Smem<Gate::kPerHead>& sm, const De
       // The next chunk's copies. Its stage was last read for this team's chunk before the one being built.
       const int next_stage = team + (n + 1) % kStagesPerTeam * kTeams;
       if (n + 1 >= kStagesPerTeam) BarrierWait(&sm.empty[next_stage], ((n + 1) / kStagesPerTeam & 1) ^ 1);
-      if (thread == issuer) fetch(c + kTeams, next_stage);
+      const bool stopped = kMode == Mode::kScan && c + kTeams - kStages<Gate::kPerHead> >= sm.stop;
+      if (thread == issuer && !stopped) fetch(c + kTeams, next_stage);
     }
     NamedBarrier(bar, kTeamThreads);
 
@@ -224,7 +226,7 @@ __device__ __forceinline__ void GdnFactorLoop(Smem<Gate::kPerHead>& sm, const De
           StoreShared((to ^ ((u + h) << 4)) + 1024, PackBf16(w[2], w[3]));
         }
       }
-      if (kOutputs && warp == 1) {
+      if (warp == 1) {
         LoadMatrix4(y, sc + offsetof(Scratch, y_p) + (lane & 15) * 32 + (lane >> 4) * 16);
         const uint32_t pf[4] = {PackBf16(d0[0], d0[1]), PackBf16(d0[2], d0[3]), 0, PackBf16(d1[2], d1[3])};
         float p0[4] = {0, 0, 0, 0}, p1[4] = {0, 0, 0, 0};

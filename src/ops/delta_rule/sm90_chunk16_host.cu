@@ -101,6 +101,8 @@ Status LaunchChunk16(Stream& stream, const Problem& problem, const Args& args, i
       return Status::Resource(std::string(Name(problem.op)) + " cuda_chunk16_segments: workspace of " +
                               std::to_string(workspace.bytes) + " bytes, but it needs " + std::to_string(need));
     }
+    p.steps = reinterpret_cast<int32_t*>(static_cast<uint8_t*>(workspace.data) +
+                                         SegmentsMatrices(shape.segments, problem.hv));
   }
   return problem.kda() ? kernel::LaunchKda(stream, p, shape) : kernel::LaunchGdn(stream, p, shape);
 }

@@ -8,25 +8,23 @@ namespace fluvial::sm90::chunk16 {
 
 /// Starts the copies of one chunk's q, k and gate into raw buffer `buffer`; one thread. Rows beyond the sequence arrive
 /// as whatever follows (zeros beyond the tensor): FillRawTail replaces them.
-template <bool kOutputs>
 __device__ __forceinline__ void FetchRaw(const DeltaParams& p, KdaScratch& sc, uint64_t* bar, int buffer, int key_head,
                                          int head, int token) {
-  BarrierExpect(bar, (kOutputs ? 3 : 2) * kTile);
+  BarrierExpect(bar, 3 * kTile);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const uint32_t at = half * (kTile / 2);
     TensorLoad3(SmemAddr(sc.k[buffer]) + at, &p.k_map, bar, 64 * half, key_head, token);
-    if (kOutputs) TensorLoad3(SmemAddr(sc.q[buffer]) + at, &p.q_map, bar, 64 * half, key_head, token);
+    TensorLoad3(SmemAddr(sc.q[buffer]) + at, &p.q_map, bar, 64 * half, key_head, token);
     TensorLoad3(SmemAddr(sc.x[buffer]) + at, &p.gate_map, bar, 64 * half, head, token);
   }
 }
 
 /// Raw tiles of a sequence's last chunk: no key, no query, and a gate input whose decay is 1 (the lowest bf16 twice).
-template <bool kOutputs>
 __device__ __forceinline__ void FillRawTail(uint32_t sc, int lane, int valid) {
   using Scratch = KdaScratch;
   FillTail(sc + offsetof(Scratch, k), lane, 32, valid, 0);
-  if (kOutputs) FillTail(sc + offsetof(Scratch, q), lane, 32, valid, 0);
+  FillTail(sc + offsetof(Scratch, q), lane, 32, valid, 0);
   FillTail(sc + offsetof(Scratch, x), lane, 32, valid, 0xff7fff7fu);
   __syncwarp();
 }
@@ -36,10 +34,9 @@ __device__ __forceinline__ void KdaFactorLoop(Smem<Gate::kPerChannel>& sm, const
   using Stage = chunk16::Stage<Gate::kPerChannel>;
   using Scratch = KdaScratch;
   constexpr int kTeams = Shape<Gate::kPerChannel>::kTeams, kStagesPerTeam = Shape<Gate::kPerChannel>::kStagesPerTeam;
-  constexpr bool kOutputs = kMode != Mode::kScan;  // q is used
   const int head = task.head;
   const int64_t begin = task.begin, length = task.length;
-  const bool with_v = kOutputs || !task.transfer;
+  const bool with_v = !task.transfer;
   const int id = static_cast<int>(Opaque(threadIdx.x)) - kMathThreads;
   const int thread = id & (kTeamThreads - 1), team = id / kTeamThreads;
   const int warp = thread >> 5;  // 0 or 1
@@ -70,18 +67,17 @@ __device__ __forceinline__ void KdaFactorLoop(Smem<Gate::kPerChannel>& sm, const
     const int lane = thread & 31;
     const int valid = rows_of(team);
     if (thread == issuer) {
-      FetchRaw<kOutputs>(p, scratch, &sm.raw[team][0], 0, key_head, head, token0 + team * kChunk);
+      FetchRaw(p, scratch, &sm.raw[team][0], 0, key_head, head, token0 + team * kChunk);
       if (team + kTeams < chunks) {
-        FetchRaw<kOutputs>(p, scratch, &sm.raw[team][1], 1, key_head, head, token0 + (team + kTeams) * kChunk);
+        FetchRaw(p, scratch, &sm.raw[team][1], 1, key_head, head, token0 + (team + kTeams) * kChunk);
       }
     }
     if ((lane & 15) < valid) beta_next = LoadBeta(p, begin + team * kChunk + (lane & 15), head);
     if (warp == 1) {
       BarrierWait(&sm.raw[team][0], 0);
-      if (valid < kChunk) FillRawTail<kOutputs>(SmemAddr(&scratch), lane, valid);
+      if (valid < kChunk) FillRawTail(SmemAddr(&scratch), lane, valid);
       WriteNorms(p, SmemAddr(scratch.k[0]) + MatrixLane(lane), SmemAddr(scratch.k_norm), 1.f, lane, valid);
-      if (kOutputs)
-        WriteNorms(p, SmemAddr(scratch.q[0]) + MatrixLane(lane), SmemAddr(scratch.q_norm), p.scale, lane, valid);
+      WriteNorms(p, SmemAddr(scratch.q[0]) + MatrixLane(lane), SmemAddr(scratch.q_norm), p.scale, lane, valid);
     }
   }
 
@@ -94,7 +90,14 @@ __device__ __forceinline__ void KdaFactorLoop(Smem<Gate::kPerChannel>& sm, const
     const uint32_t sc = Unhoisted(SmemAddr(&scratch)), st = Unhoisted(SmemAddr(&sm.stage[at_stage]));
     const int valid = rows_of(c), next = rows_of(c + kTeams);
     const uint32_t beta_stored = beta_next;
-    if (n >= kStagesPerTeam) BarrierWait(&sm.empty[at_stage], turn ^ 1);  // the stage is free again
+    if (n >= kStagesPerTeam) {
+      BarrierWait(&sm.empty[at_stage], turn ^ 1);  // the stage is free again
+      if (kMode == Mode::kScan && c - kStages<Gate::kPerChannel> >= sm.stop) {
+        // The copies of the chunk after this one must land before the CTA may end.
+        if (thread == issuer && c + kTeams < chunks) BarrierWait(&sm.raw[team][(n + 1) & 1], ((n + 1) >> 1) & 1);
+        return;
+      }
+    }
     if (with_v && thread == issuer) FetchV(p, sm.stage[at_stage].v, &sm.v[at_stage], head, token0 + c * kChunk);
     NamedBarrier(bar, kTeamThreads);  // norms are written, the last chunk's kn is read
 
@@ -110,14 +113,14 @@ __device__ __forceinline__ void KdaFactorLoop(Smem<Gate::kPerChannel>& sm, const
           const uint32_t at = (raw ^ (((r4 + i) & 7) << 4)) + (r4 + i) * 128;
           x[i] = LoadShared(at + offsetof(Scratch, x));
           k[i] = LoadShared(at + offsetof(Scratch, k));
-          if (kOutputs) q[i] = LoadShared(at + offsetof(Scratch, q));
+          q[i] = LoadShared(at + offsetof(Scratch, q));
         }
       };
       load(0);
 #pragma unroll
       for (int r4 = 0; r4 < kChunk; r4 += 4) {
         const float4 kn4 = LoadShared4(sc + offsetof(Scratch, k_norm) + r4 * 4);
-        const float4 qn4 = kOutputs ? LoadShared4(sc + offsetof(Scratch, q_norm) + r4 * 4) : kn4;
+        const float4 qn4 = LoadShared4(sc + offsetof(Scratch, q_norm) + r4 * 4);
         uint32_t kd[4], qd[4], kn[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -128,7 +131,7 @@ __device__ __forceinline__ void KdaFactorLoop(Smem<Gate::kPerChannel>& sm, const
           const float e0 = Exp2(g0), e1 = Exp2(g1), n0 = Exp2(-g0), n1 = Exp2(-g1);
           const float k0 = Bf16Lo(k[i]) * kf, k1 = Bf16Hi(k[i]) * kf;
           kd[i] = PackBf16(k0 * e0, k1 * e1);
-          if (kOutputs) qd[i] = PackBf16(Bf16Lo(q[i]) * qf * e0, Bf16Hi(q[i]) * qf * e1);
+          qd[i] = PackBf16(Bf16Lo(q[i]) * qf * e0, Bf16Hi(q[i]) * qf * e1);
           kn[i] = PackBf16(k0 * n0, k1 * n1);
         }
         // The next rows are loaded before these are stored: the stores would hold the loads back.
@@ -137,7 +140,7 @@ __device__ __forceinline__ void KdaFactorLoop(Smem<Gate::kPerChannel>& sm, const
         for (int i = 0; i < 4; ++i) {
           const uint32_t at = (formed ^ (((r4 + i) & 7) << 4)) + (r4 + i) * 128;
           StoreShared(at, kd[i]);
-          if (kOutputs) StoreShared(at + kQdRows, qd[i]);
+          StoreShared(at + kQdRows, qd[i]);
           StoreShared((mine ^ (((r4 + i) & 7) << 4)) + (r4 + i) * 128 + offsetof(Scratch, kn), kn[i]);
         }
       }
@@ -148,7 +151,7 @@ __device__ __forceinline__ void KdaFactorLoop(Smem<Gate::kPerChannel>& sm, const
 
     // 2. This chunk's raw tiles are read: fetch the chunk after the next into them.
     if (thread == issuer && c + 2 * kTeams < chunks) {
-      FetchRaw<kOutputs>(p, scratch, &sm.raw[team][n & 1], n & 1, key_head, head, token0 + (c + 2 * kTeams) * kChunk);
+      FetchRaw(p, scratch, &sm.raw[team][n & 1], n & 1, key_head, head, token0 + (c + 2 * kTeams) * kChunk);
     }
     if ((lane & 15) < next)
       beta_next = LoadBeta(p, begin + static_cast<int64_t>(c + kTeams) * kChunk + (lane & 15), head);
@@ -156,7 +159,7 @@ __device__ __forceinline__ void KdaFactorLoop(Smem<Gate::kPerChannel>& sm, const
     // 3. A (warp 0) and P (warp 1).
     const uint32_t matrix = st + MatrixLane(lane);
     float d0[4] = {0, 0, 0, 0}, d1[4] = {0, 0, 0, 0};
-    if (kOutputs || warp == 0) {
+    {
       const uint32_t left = matrix + warp * kQdRows, right = sc + offsetof(Scratch, kn) + MatrixLane(lane);
       float e0[4] = {0, 0, 0, 0}, e1[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -208,10 +211,10 @@ __device__ __forceinline__ void KdaFactorLoop(Smem<Gate::kPerChannel>& sm, const
       if (next > 0) {
         const uint32_t buffer = sc + ((n + 1) & 1) * kTile;
         BarrierWait(&sm.raw[team][(n + 1) & 1], ((n + 1) >> 1) & 1);
-        if (next < kChunk) FillRawTail<kOutputs>(buffer, lane, next);
+        if (next < kChunk) FillRawTail(buffer, lane, next);
         const uint32_t raw = buffer + MatrixLane(lane);
         WriteNorms(p, raw + offsetof(Scratch, k), sc + offsetof(Scratch, k_norm), 1.f, lane, next);
-        if (kOutputs) WriteNorms(p, raw + offsetof(Scratch, q), sc + offsetof(Scratch, q_norm), p.scale, lane, next);
+        WriteNorms(p, raw + offsetof(Scratch, q), sc + offsetof(Scratch, q_norm), p.scale, lane, next);
       }
       if (with_v && valid < kChunk) {
         BarrierWait(&sm.v[at_stage], turn);
@@ -240,7 +243,7 @@ __device__ __forceinline__ void KdaFactorLoop(Smem<Gate::kPerChannel>& sm, const
           StoreShared((to ^ ((u + h) << 4)) + 1024, PackBf16(w[2] * e.x, w[3] * e.y));
         }
       }
-      if (kOutputs && warp == 1) {
+      if (warp == 1) {
         uint32_t pf[4];
         pf[0] = PackBf16(j0 <= i0 ? d0[0] : 0.f, j0 + 1 <= i0 ? d0[1] : 0.f);
         pf[1] = PackBf16(d0[2], d0[3]);

@@ -13,6 +13,7 @@ constexpr int kChunk = 16;
 constexpr int kDim = 128;  // K = V
 constexpr int kTeamThreads = 64;
 constexpr int kMathThreads = 256;
+constexpr int kMathBarrier = 15;          // named barrier; the teams use 1 ...
 constexpr int kTile = kChunk * kDim * 2;  // bytes of one bf16 chunk tile
 
 /// Decay per key channel (KDA) or per head (GDN).
@@ -86,6 +87,7 @@ struct Smem {
   uint64_t empty[kStages<kGate>];         // the chain has read them
   uint64_t v[kStages<kGate>];             // v has arrived (GDN: k and q too)
   uint64_t raw[Shape<kGate>::kTeams][2];  // KDA: q, k, gate have arrived
+  volatile int stop;                      // chunks the chain consumes: fewer than the task's once a transfer is zero
 };
 
 /// Byte offset of (row, 16-byte unit 0..15) in a tile of `rows` rows.
@@ -96,13 +98,21 @@ __device__ __forceinline__ uint32_t TileOffset(int row, int unit) {
 
 enum class Mode { kWhole, kScan, kReplay };
 
+/// A transfer that did not become zero.
+constexpr int kNever = 0x7fffffff;
+/// Chunks after which the transfer of a last segment is given up: nobody starts from its end, so running it on would
+/// only tell what the replay finds out anyway.
+constexpr int kPatience = 16;
+
 /// What one CTA works on.
 struct Task {
   int seq, head;
-  int64_t begin, length;  // tokens
-  bool transfer;          // kScan: from the identity with v = 0, for M
-  bool last;              // the sequence's last segment
-  float* workspace;       // [V][K] fp32 of this segment: kScan writes its b or M, kReplay reads its start state
+  int64_t begin, length;    // tokens
+  bool transfer;            // kScan: from the identity with v = 0, for M
+  bool from_pool, to_pool;  // starts from the read slot, ends in the write slot; else see below
+  const float* start;       // [V][K] fp32 start state; null: zeros (or the identity)
+  float* end;               // where the end state goes, when not to the pool
+  int* steps;               // transfer: chunks after which M was zero, or kNever
 };
 
 /// Segments of a sequence of `length` tokens: at least one, so that an empty sequence hands its state on.
@@ -110,11 +120,14 @@ __device__ __forceinline__ int Segments(int64_t length, int64_t segment) {
   return max(1, static_cast<int>((length + segment - 1) / segment));
 }
 
-/// Finds the task of this block; false when the grid is larger than the work. In kScan and kReplay the grid is
-/// (segments, heads [x 2 in kScan]); segment s of a sequence is `segment_tokens` tokens from s * segment_tokens.
+/// Finds the task of this block; false when there is none. In kScan the grid is 2 x (segments, heads): transfers, then
+/// runs with outputs; in kReplay (segments, heads). Segment s of a sequence is `segment_tokens` tokens from
+/// s * segment_tokens. The first starts from the slot, so it has neither transfer nor replay.
 template <Mode kMode>
 __device__ __forceinline__ bool FindTask(const DeltaParams& p, Task* task) {
   const int sequences = p.header->sequences;
+  task->transfer = false;
+  task->from_pool = task->to_pool = true;
   if constexpr (kMode == Mode::kWhole) {
     const int index = blockIdx.x / p.hv;
     if (index >= sequences) return false;
@@ -122,28 +135,43 @@ __device__ __forceinline__ bool FindTask(const DeltaParams& p, Task* task) {
     task->head = blockIdx.x % p.hv;
     task->begin = p.offsets[task->seq];
     task->length = p.offsets[task->seq + 1] - task->begin;
-    task->last = true;
     return true;
   } else {
-    constexpr int kKinds = kMode == Mode::kScan ? 2 : 1;
-    const int per_segment = p.hv * kKinds;
-    const int index = blockIdx.x / per_segment, rest = blockIdx.x % per_segment;
-    task->head = rest % p.hv;
-    task->transfer = rest >= p.hv;
+    const int kind = kMode == Mode::kScan ? gridDim.x / 2 : gridDim.x;
+    task->transfer = kMode == Mode::kScan && blockIdx.x < kind;
+    const int block = kMode == Mode::kScan && !task->transfer ? blockIdx.x - kind : blockIdx.x;
+    const int index = block / p.hv;
+    task->head = block % p.hv;
     int first = 0;  // segments of the sequences before
     for (int n = 0; n < sequences; ++n) {
       const int64_t begin = p.offsets[n], length = p.offsets[n + 1] - begin;
       const int count = Segments(length, p.segment_tokens);
       if (index < first + count) {
         const int segment = index - first;
+        const bool last = segment == count - 1;
+        const int64_t cell = static_cast<int64_t>(index) * p.hv + task->head;
+        float* const b = p.workspace + cell * (2 * kDim * kDim);
         task->seq = n;
         task->begin = begin + segment * p.segment_tokens;
-        task->last = segment == count - 1;
-        task->length = task->last ? length - segment * p.segment_tokens : p.segment_tokens;
-        const int64_t cell =
-            (static_cast<int64_t>(index) * p.hv + task->head) * 2 + (kMode == Mode::kScan && task->transfer);
-        task->workspace = p.workspace + cell * (kDim * kDim);
-        return kMode == Mode::kReplay || !task->last;  // nobody starts from the end of a last segment
+        task->length = last ? length - segment * p.segment_tokens : p.segment_tokens;
+        task->steps = p.steps + cell;
+        if constexpr (kMode == Mode::kScan) {
+          task->from_pool = segment == 0;
+          task->start = nullptr;
+          task->end = task->transfer ? b + kDim * kDim : b;
+          task->to_pool = count == 1;
+          if (task->transfer && last) task->length = min(task->length, static_cast<int64_t>(kPatience * kChunk));
+          return !task->transfer || segment > 0;
+        } else {
+          if (segment == 0) return false;
+          const int steps = *task->steps;
+          task->from_pool = false;
+          task->start = b - static_cast<int64_t>(p.hv) * (2 * kDim * kDim);  // the end of the segment before
+          task->end = nullptr;
+          task->to_pool = last && steps == kNever;
+          if (steps != kNever) task->length = min(task->length, static_cast<int64_t>(steps) * kChunk);
+          return task->length > 0;
+        }
       }
       first += count;
     }

@@ -12,9 +12,12 @@ namespace fluvial::ops::delta_rule {
 Status LaunchChunk16(Stream& stream, const Problem& problem, const Args& args, int64_t segment_tokens,
                      Workspace workspace);
 
-/// b and M of every segment and head: two 128 x 128 fp32 matrices.
-inline size_t SegmentsWorkspace(int64_t segments, int64_t heads) {
+/// b and M of every segment and head, two 128 x 128 fp32 matrices; after them one int32 each.
+inline size_t SegmentsMatrices(int64_t segments, int64_t heads) {
   return static_cast<size_t>(segments * heads) * 2 * 128 * 128 * sizeof(float);
+}
+inline size_t SegmentsWorkspace(int64_t segments, int64_t heads) {
+  return SegmentsMatrices(segments, heads) + static_cast<size_t>(segments * heads) * sizeof(int32_t);
 }
 
 /// cuda_decode.cu: one token (or none) per sequence, k = 128, v a multiple of 32, 16-byte alignment.

@@ -28,6 +28,7 @@ struct DeltaParams {
   const int32_t* write_slots;
   const int32_t* order;
   float* workspace;        // segments: [segments][hv][2][V][K]
+  int32_t* steps;          // segments: [segments][hv], see sm90_chunk16_layout.cuh
   int64_t segment_tokens;  // multiple of 16
   int32_t hv;
   int32_t group;      // hv / hk

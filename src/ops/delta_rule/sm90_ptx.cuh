@@ -39,6 +39,16 @@ __device__ __forceinline__ void BarrierWait(uint64_t* bar, uint32_t parity) {
 __device__ __forceinline__ void NamedBarrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+/// The same, and whether `p` holds for any of the threads.
+__device__ __forceinline__ bool NamedBarrierAny(int id, int threads, bool p) {
+  uint32_t any;
+  asm volatile(
+      "{\n.reg .pred p, q;\nsetp.ne.u32 p, %3, 0;\nbarrier.cta.red.or.pred q, %1, %2, p;\nselp.u32 %0, 1, 0, q;\n}"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(static_cast<uint32_t>(p))
+      : "memory");
+  return any != 0;
+}
 /// Generic-proxy writes to shared memory become visible to wgmma and TMA (each writing thread, before its arrival).
 __device__ __forceinline__ void FenceProxyAsync() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
