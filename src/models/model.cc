@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/model.h"
 
+#include "models/glm5_next.h"
 #include "models/kimi_linear.h"
 #include "models/qwen3_5.h"
 #include "weights/model_config.h"
@@ -36,7 +37,7 @@ Result<std::unique_ptr<Model>> LoadModel(const std::string& directory, const Loa
     case weights::Architecture::kKimiLinear:
       return LoadKimiLinear(directory, std::move(config), options, stream);
     case weights::Architecture::kGlm5Next:
-      break;
+      return LoadGlm5Next(directory, std::move(config), options, stream);
   }
   return Status::UnusableModel(directory + ": architecture '" + config.architecture_name + "' cannot run yet");
 }

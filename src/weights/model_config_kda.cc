@@ -181,6 +181,8 @@ Status ReadIndexer(const JsonObject& text, const std::string& file, ModelConfig&
   x.dim = text.Int("index_head_dim", 128, 1, 1 << 14);
   x.pool = text.Int("index_kpool", 16, 1, 1 << 14);
   x.select_tail = text.Bool("index_kpool_always_select_tail", true);
+  // Without the tail the first queries would see nothing at all.
+  if (!x.select_tail) return NotSupported(file, "index_kpool_always_select_tail false");
   if (x.topk % x.pool != 0) {
     return Contradiction(
         file, "index_topk " + std::to_string(x.topk) + " is not a multiple of index_kpool " + std::to_string(x.pool));

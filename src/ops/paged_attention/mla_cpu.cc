@@ -42,9 +42,32 @@ int64_t Crossover(const Problem& p) {
   return 1 + static_cast<int64_t>(static_cast<double>(p.rank) * (p.nope + p.v) / kGemmAdvantage / saved);
 }
 
-bool Expands(const Problem& p, Form form, int64_t length) {
+/// Whether every query of sequence n sees all its keys: no selection, or lists that leave nothing out.
+bool SeesAll(const Problem& p, const Args& a, int32_t n) {
+  if (p.selected == 0) return true;
+  const KvPlan& plan = *a.plan;
+  const int32_t* counts = static_cast<const int32_t*>(a.counts.data);
+  int64_t keys = plan.contexts()[n];
+  for (int64_t t = plan.offsets()[n]; t < plan.offsets()[n + 1]; ++t) {
+    if (counts[t] != ++keys) return false;
+  }
+  return true;
+}
+
+bool Expands(const Problem& p, const Args& a, Form form, int32_t n) {
   if (form != Form::kByLength) return form == Form::kExpanded;
-  return p.selected == 0 && length >= Crossover(p);
+  return a.plan->offsets()[n + 1] - a.plan->offsets()[n] >= Crossover(p) && SeesAll(p, a, n);
+}
+
+/// `p` for sequences that see all their keys: with selection no longer ones than a list holds.
+Problem DenseProblem(const Problem& p) {
+  Problem dense = p;
+  if (p.selected > 0) {
+    dense.selected = 0;
+    dense.max_kv_length = std::min<int64_t>(p.max_kv_length, p.selected);
+    dense.max_length = std::min<int64_t>(p.max_length, p.selected);
+  }
+  return dense;
 }
 
 /// The paged problem of a chunk of absorbed queries.
@@ -350,11 +373,12 @@ Status RunForm(Stream& stream, const Problem& p, const Args& a, Workspace worksp
   Arena arena(workspace.data, workspace.bytes);
   const KvPlan& plan = *a.plan;
   auto length = [&](int32_t n) { return plan.offsets()[n + 1] - plan.offsets()[n]; };
+  const Problem dense = DenseProblem(p);
   bool absorbs = false;
   for (int32_t n = 0; n < p.sequences; ++n) {
     if (length(n) == 0) continue;
-    if (Expands(p, form, length(n))) {
-      FLUVIAL_RETURN_IF_ERROR(ExpandSequence(stream, p, a, n, arena));
+    if (Expands(p, a, form, n)) {
+      FLUVIAL_RETURN_IF_ERROR(ExpandSequence(stream, dense, a, n, arena));
     } else {
       absorbs = true;
     }
@@ -363,7 +387,7 @@ Status RunForm(Stream& stream, const Problem& p, const Args& a, Workspace worksp
   AbsorbedRunner runner(stream, p, a, arena);
   FLUVIAL_RETURN_IF_ERROR(runner.status());
   for (int32_t n = 0; n < p.sequences; ++n) {
-    if (length(n) > 0 && !Expands(p, form, length(n))) FLUVIAL_RETURN_IF_ERROR(runner.Add(n));
+    if (length(n) > 0 && !Expands(p, a, form, n)) FLUVIAL_RETURN_IF_ERROR(runner.Add(n));
   }
   return runner.Flush();
 }
@@ -411,8 +435,9 @@ Status ExpandedRun(Stream& stream, const Problem& p, const Args& a, Workspace wo
 
 Check CpuCheck(const Problem&, const DeviceInfo& device) { return OnCpu(device); }
 size_t CpuWorkspace(const Problem& p, const DeviceInfo& device) {
-  const bool may_expand = p.selected == 0 && p.max_length >= Crossover(p);
-  return std::max(AbsorbedBytes(p, device), may_expand ? ExpandedBytes(p, device) : 0);
+  const Problem dense = DenseProblem(p);
+  const bool may_expand = dense.max_length >= Crossover(p);
+  return std::max(AbsorbedBytes(p, device), may_expand ? ExpandedBytes(dense, device) : 0);
 }
 double CpuCost(const Problem& p, const DeviceInfo& device) { return Cost(p, device, Form::kByLength); }
 Status CpuRun(Stream& stream, const Problem& p, const Args& a, Workspace workspace) {
