@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "models/footprint.h"
 #include "models/model.h"
 #include "weights/model_config.h"
 
@@ -18,5 +19,8 @@ namespace fluvial::models {
 /// Loads `directory`, whose config.json gave `config`.
 Result<std::unique_ptr<Model>> LoadGlm5Next(const std::string& directory, weights::ModelConfig config,
                                             const LoadOptions& options, Stream& stream);
+
+/// What config.json alone tells; parameters and caches of the text model, multi-token prediction.
+Result<Footprint> Glm5NextFootprint(const weights::ModelConfig& config, const LoadOptions& options);
 
 }  // namespace fluvial::models

@@ -231,14 +231,15 @@ Result<ModelConfig> ParseModelConfig(const std::string& json, const std::string&
                                  ": the checkpoint is quantised (quantization_config), which is not supported; "
                                  "use the bf16 checkpoint");
   }
+  const bool kda = c.architecture == Architecture::kKimiLinear || c.architecture == Architecture::kGlm5Next;
   c.vocab = text.Int("vocab_size", 0);
   c.hidden = text.Int("hidden_size", 0);
   c.intermediate = text.Int("intermediate_size", c.architecture == Architecture::kQwen3_5 ? 0 : 5632);
   c.layers = text.Int("num_hidden_layers", 0, 0, 1 << 14);
   c.heads = text.Int("num_attention_heads", 0);
   c.kv_heads = text.Int("num_key_value_heads", c.heads, 1);
-  // All three families have 256 as class default, not hidden / heads.
-  c.head_dim = text.Int("head_dim", 256, 1);
+  // The Qwen families have 256 as class default, not hidden / heads.
+  c.head_dim = text.Int("head_dim", 256, kda ? 0 : 1);
   c.max_positions = text.Int("max_position_embeddings", 32768, 1);
   c.norm_eps = text.Float("rms_norm_eps", text.Float("layer_norm_eps", text.Float("layer_norm_epsilon", 1e-6)));
   c.attention_bias = text.Bool("attention_bias", false);
@@ -268,10 +269,12 @@ Result<ModelConfig> ParseModelConfig(const std::string& json, const std::string&
   linear.conv_kernel = text.Int("linear_conv_kernel_dim", 4, 1, 64);
   FLUVIAL_ASSIGN_OR_RETURN(linear.state_dtype,
                            ReadDType(text.String("mamba_ssm_dtype", "float32"), "mamba_ssm_dtype", file));
-  c.mtp_layers = text.Int("mtp_num_hidden_layers", text.Int("num_nextn_predict_layers", 0));
+  // Released Qwen3-Next has one such layer and no key that says so.
+  const int64_t mtp_default = c.architecture == Architecture::kQwen3Next ? 1 : 0;
+  c.mtp_layers = text.Int("mtp_num_hidden_layers", text.Int("num_nextn_predict_layers", mtp_default, 0, 64), 0, 64);
   c.eos_tokens = (text.Has("eos_token_id") ? text : top).IntOrInts("eos_token_id");
 
-  if (c.architecture == Architecture::kKimiLinear || c.architecture == Architecture::kGlm5Next) {
+  if (kda) {
     FLUVIAL_RETURN_IF_ERROR(ReadKdaModel(text, file, c));
     FLUVIAL_RETURN_IF_ERROR(top.status());
     FLUVIAL_RETURN_IF_ERROR(CheckShapes(c, file));

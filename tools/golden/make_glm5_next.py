@@ -8,11 +8,9 @@ Checkpoints
   text       fp32, as transformers' save_pretrained writes it, with a vision tower that the text tests leave alone
   published  bf16, names, sharding and config spelling of the release: linear_attn_config, hc_attn_*, separate
              convolutions, experts.N.*, two shards and an index, a layer of multi-token prediction after the last one
-golden.safetensors of each:
-  p<n>.ids [n]; p<n>.positions [k]; p<n>.logits [k, V]; p<n>.greedy [64]; p<n>.margin [64] (top-1 minus top-2 logit)
-  p<n>.argmax [n]; p<n>.argmax_fp32 [n] (`published` only): of every position
-  wide.positions, wide.logits   `text` only: p2100 with index_topk 2048, as released; the others have 32
-Selection is discontinuous: the smallest distance between the last pool kept and the first one left out is in the notes.
+text and published get a golden.safetensors: see parity.py; in `text` also
+  wide.positions, wide.logits   the prompt of 2100 tokens with index_topk 2048, as released; the others have 32
+Selection is discontinuous: the smallest distance between the last pool kept and the first one left out is printed.
 """
 
 import argparse
@@ -23,13 +21,15 @@ import shutil
 import torch
 from safetensors.torch import load_file
 
-from common import GREEDY_TOKENS, deterministic, positions_kept, prompt, randomise, save_checkpoint, store
+from common import deterministic, prompt, randomise, save_checkpoint
 from make_kimi_linear import save_sharded
+from parity import logits_and_cache, run
 from transformers import Glm5NextConfig, Glm5NextForConditionalGeneration
 
 VOCAB = 384
-PROMPTS = (1, 63, 64, 65, 300, 2100)
+PROMPTS = (1, 2, 63, 64, 65, 300, 2100)
 LAYERS = ["linear_attention", "indexed_attention", "indexed_attention", "linear_attention", "indexed_attention"]
+LINEAR = [i for i, kind in enumerate(LAYERS) if kind == "linear_attention"]
 INDEXERS = ["full", "full", "shared", "full", "full"]
 MLPS = ["dense", "sparse", "sparse", "dense", "sparse"]
 TOPK, WIDE_TOPK = 32, 2048
@@ -51,9 +51,9 @@ def config(topk=TOPK):
                           video_start_token_id=VOCAB - 6, video_end_token_id=VOCAB - 7)
 
 
-def build(seed, experts, peaked=False):
+def build(seed, experts, peaked=False, topk=TOPK):
     """`experts`, `peaked`: see make_kimi_linear.py."""
-    model = Glm5NextForConditionalGeneration(config())
+    model = Glm5NextForConditionalGeneration(config(topk))
     randomise(model, seed)
     g = torch.Generator().manual_seed(seed + 1)
 
@@ -107,57 +107,23 @@ class SelectionGap:
     def __exit__(self, *args):
         torch.Tensor.topk = self._topk
 
-
-def logits_and_cache(model, ids, cache=None):
-    out = model(input_ids=torch.tensor([ids]), use_cache=True, cache=cache)
-    return out.logits[0].float(), out.cache
-
-
-def greedy(model, last, cache):
-    tokens, margins = [], []
-    while True:
-        top = torch.topk(last, 2)
-        tokens.append(int(top.indices[0]))
-        margins.append(float(top.values[0] - top.values[1]))
-        if len(tokens) == GREEDY_TOKENS:
-            return tokens, margins
-        logits, cache = logits_and_cache(model, [tokens[-1]], cache)
-        last = logits[-1]
+    def __str__(self):
+        return f"{self.selections} selections, smallest gap {self.smallest}"
 
 
 @torch.no_grad()
-def run(model, directory, seed, exact=None, wide=None):
-    tensors, notes = {}, {"seed": seed}
-    for n in PROMPTS:
-        ids = prompt(n, VOCAB - 8, seed)
-        with SelectionGap() as gap:
-            logits, cache = logits_and_cache(model, ids)
-            keep = positions_kept(n)
-            tensors[f"p{n}.ids"] = torch.tensor(ids, dtype=torch.int32)
-            tensors[f"p{n}.positions"] = torch.tensor(keep, dtype=torch.int32)
-            tensors[f"p{n}.logits"] = logits[keep].clone()
-            tensors[f"p{n}.argmax"] = logits.argmax(-1).int()
-            if exact is not None:
-                tensors[f"p{n}.argmax_fp32"] = logits_and_cache(exact, ids)[0].argmax(-1).int()
-            tokens, margins = greedy(model, logits[-1], cache)
-        tensors[f"p{n}.greedy"] = torch.tensor(tokens, dtype=torch.int32)
-        tensors[f"p{n}.margin"] = torch.tensor(margins)
-        notes[f"p{n}"] = {"smallest margin": round(min(margins), 5), "distinct": len(set(tokens)),
-                          "largest": round(float(logits.abs().max()), 2), "selections": gap.selections,
-                          "smallest gap": gap.smallest}
-        if n == PROMPTS[-1] and wide is not None:
-            with SelectionGap() as gap:
-                logits = logits_and_cache(wide, ids)[0]
-            keep = [0, n // 2, 2051, n - 1]
-            tensors["wide.positions"] = torch.tensor(keep, dtype=torch.int32)
-            tensors["wide.logits"] = logits[keep].clone()
-            notes["wide"] = {"selections": gap.selections, "smallest gap": gap.smallest}
-    store(os.path.join(directory, "golden.safetensors"), tensors, notes)
+def wide_logits(model, seed):
+    ids = prompt(PROMPTS[-1], VOCAB - 8, seed)
+    with SelectionGap() as gap:
+        logits = logits_and_cache(model, ids)[0]
+    print("wide", gap)
+    keep = [0, len(ids) // 2, 2051, len(ids) - 1]
+    return {"wide.positions": torch.tensor(keep, dtype=torch.int32), "wide.logits": logits[keep].clone()}
 
 
 def published_config():
     """Fields and spelling of the released config.json (vision fields as transformers writes them)."""
-    c = config()
+    c = config(WIDE_TOPK)
     t = c.text_config
     vision = {k: v for k, v in c.vision_config.to_diff_dict().items() if k != "transformers_version"}
     return {
@@ -199,12 +165,14 @@ def main():
     save_checkpoint(build(41, 1.3), text)
     loaded = kind.from_pretrained(text, dtype=torch.float32, **eager).eval()
     wide = kind.from_pretrained(text, dtype=torch.float32, config=config(WIDE_TOPK), **eager).eval()
-    run(loaded, text, 41, wide=wide)
+    with SelectionGap() as gap:
+        run(loaded, text, 41, PROMPTS, VOCAB - 8, LINEAR, more=lambda model: wide_logits(wide, 41))
+    print("all", gap)
 
     published = os.path.join(out, "published")
     os.makedirs(published, exist_ok=True)
     scratch = os.path.join(published, "scratch")
-    build(32, 0.4, peaked=True).to(torch.bfloat16).save_pretrained(scratch, safe_serialization=True)
+    build(32, 0.4, peaked=True, topk=WIDE_TOPK).to(torch.bfloat16).save_pretrained(scratch, safe_serialization=True)
     sdpa = dict(attn_implementation="sdpa", experts_implementation="eager")
     low = kind.from_pretrained(scratch, dtype=torch.bfloat16, **sdpa).eval()
     high = kind.from_pretrained(scratch, dtype=torch.float32, **eager).eval()
@@ -216,7 +184,7 @@ def main():
     save_sharded(tensors, published)
     with open(os.path.join(published, "config.json"), "w") as f:
         json.dump(published_config(), f, indent=1)
-    run(low, published, 32, exact=high)
+    run(low, published, 32, PROMPTS, VOCAB - 8, [], exact=high)
     shutil.rmtree(scratch)
 
 

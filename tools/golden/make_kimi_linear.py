@@ -9,10 +9,7 @@ Checkpoints
              forget_gate.*; one file of tensors, no golden.safetensors of its own
   published  bf16, names, shapes, sharding and config spelling of the released 48B-A3B: linear_attn_config with 1-based
              lists, A_log [1,1,H,1], separate convolutions, experts.N.w1/w2/w3, two shards and an index
-Each of text and published gets golden.safetensors:
-  p<n>.ids [n]; p<n>.positions [k]; p<n>.logits [k, V]; p<n>.greedy [64]; p<n>.margin [64] (top-1 minus top-2 logit)
-  p<n>.argmax [n]                                        of every position; p<n>.argmax_fp32: the same weights in fp32
-  p300.conv.<layer> [C, 3]; p300.recurrent.<layer> [H, V, K]   `text` only: states after the prompt
+text and published get a golden.safetensors: see parity.py.
 """
 
 import argparse
@@ -23,13 +20,14 @@ import shutil
 import torch
 from safetensors.torch import load_file, save_file
 
-from common import (GREEDY_TOKENS, deterministic, linear_states, positions_kept, prompt, randomise, save_checkpoint,
-                    store)
+from common import deterministic, prompt, randomise, save_checkpoint
+from parity import logits_and_cache, run
 from transformers import KimiLinearConfig, KimiLinearForCausalLM
 
 VOCAB = 384
-PROMPTS = (1, 63, 64, 65, 300, 2100)
+PROMPTS = (1, 2, 63, 64, 65, 300, 2100)
 LAYERS = ["linear_attention", "linear_attention", "full_attention", "linear_attention", "full_attention"]
+LINEAR = [i for i, kind in enumerate(LAYERS) if kind == "linear_attention"]
 
 
 def config():
@@ -60,48 +58,6 @@ def build(seed, experts, peaked=False):
             if name.endswith("e_score_correction_bias"):
                 b.copy_(0.3 * torch.randn(b.shape, generator=g))
     return model
-
-
-def logits_and_cache(model, ids, cache=None):
-    out = model(input_ids=torch.tensor([ids]), use_cache=True, cache=cache)
-    return out.logits[0].float(), out.cache
-
-
-def greedy(model, last, cache):
-    tokens, margins = [], []
-    while True:
-        top = torch.topk(last, 2)
-        tokens.append(int(top.indices[0]))
-        margins.append(float(top.values[0] - top.values[1]))
-        if len(tokens) == GREEDY_TOKENS:
-            return tokens, margins
-        logits, cache = logits_and_cache(model, [tokens[-1]], cache)
-        last = logits[-1]
-
-
-@torch.no_grad()
-def run(model, directory, seed, exact=None):
-    tensors, notes = {}, {"seed": seed}
-    for n in PROMPTS:
-        ids = prompt(n, VOCAB - 8, seed)
-        logits, cache = logits_and_cache(model, ids)
-        keep = positions_kept(n)
-        tensors[f"p{n}.ids"] = torch.tensor(ids, dtype=torch.int32)
-        tensors[f"p{n}.positions"] = torch.tensor(keep, dtype=torch.int32)
-        tensors[f"p{n}.logits"] = logits[keep].clone()
-        tensors[f"p{n}.argmax"] = logits.argmax(-1).int()
-        if exact is not None:
-            tensors[f"p{n}.argmax_fp32"] = logits_and_cache(exact, ids)[0].argmax(-1).int()
-        elif n == 300:
-            for layer, kind in enumerate(LAYERS):
-                if kind == "linear_attention":
-                    tensors[f"p{n}.conv.{layer}"], tensors[f"p{n}.recurrent.{layer}"] = linear_states(cache, layer)
-        tokens, margins = greedy(model, logits[-1], cache)
-        tensors[f"p{n}.greedy"] = torch.tensor(tokens, dtype=torch.int32)
-        tensors[f"p{n}.margin"] = torch.tensor(margins)
-        notes[f"p{n}"] = {"smallest margin": round(min(margins), 5), "distinct": len(set(tokens)),
-                          "largest": round(float(logits.abs().max()), 2)}
-    store(os.path.join(directory, "golden.safetensors"), tensors, notes)
 
 
 def published_config():
@@ -166,7 +122,7 @@ def main():
     model = build(23, 1.3)
     save_checkpoint(model, text)
     loaded = KimiLinearForCausalLM.from_pretrained(text, dtype=torch.float32, **eager).eval()
-    run(loaded, text, 23)
+    run(loaded, text, 23, PROMPTS, VOCAB - 8, LINEAR)
 
     fused = os.path.join(out, "fused")
     os.makedirs(fused, exist_ok=True)
@@ -191,7 +147,7 @@ def main():
     ids = prompt(65, VOCAB - 8, 22)
     with torch.no_grad():
         assert torch.equal(logits_and_cache(again, ids)[0], logits_and_cache(low, ids)[0])
-    run(low, published, 22, exact=high)
+    run(low, published, 22, PROMPTS, VOCAB - 8, [], exact=high)
     shutil.rmtree(scratch)
 
 
