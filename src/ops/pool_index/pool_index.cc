@@ -4,7 +4,6 @@
 #include "base/hash.h"
 #include "base/text_form.h"
 #include "ops/common/view_check.h"
-#include "ops/paged_attention/paged_attention.h"
 #include "ops/pool_index/bodies.h"
 
 namespace fluvial::ops::pool_index {

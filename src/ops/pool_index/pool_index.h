@@ -25,7 +25,7 @@
 #include "base/dtype.h"
 #include "base/tensor_view.h"
 #include "ops/common/backend.h"
-#include "ops/paged_attention/kv_plan.h"
+#include "ops/paged_attention/paged_attention.h"
 
 namespace fluvial::ops::pool_index {
 
