@@ -261,10 +261,10 @@ TEST(DeltaRuleSelect, AutoTakesChunksInBf16OnlyWhereTheyRun) {
     return chosen.ok() ? std::string(chosen->backend->name) : chosen.status().message();
   };
   EXPECT_EQ(name("gdn_prefill lens=2048 hk=2 io=fp32"), "cpu");
-  EXPECT_EQ(name("gdn_prefill lens=7,3 hk=2"), "cpu");
   EXPECT_EQ(name("kda_decode lens=64x1 hk=2"), "cpu");
   const bool bf16 = Choose(Parse("kda_prefill lens=64 hk=2").problem, cpu, "cpu_bf16").ok();
   EXPECT_EQ(name("gdn_prefill lens=2048 hk=2"), bf16 ? "cpu_bf16" : "cpu");
+  EXPECT_EQ(name("gdn_prefill lens=7,3 hk=2"), bf16 ? "cpu_bf16" : "cpu");
   EXPECT_EQ(name("kda_prefill lens=2048 hk=2"), bf16 ? "cpu_bf16" : "cpu");
 }
 
