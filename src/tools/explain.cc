@@ -3,13 +3,16 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "models/footprint.h"
 #include "ops/causal_conv1d/causal_conv1d.h"
 #include "ops/common/backend.h"
 #include "ops/delta_rule/delta_rule.h"
 #include "ops/delta_rule/flashinfer_names.h"
 #include "ops/gemm/gemm.h"
+#include "ops/moe/moe.h"
 #include "ops/paged_attention/paged_attention.h"
 #include "tools/command.h"
+#include "tools/footprint_text.h"
 #include "weights/model_config.h"
 
 namespace fluvial::tools {
@@ -58,6 +61,9 @@ Result<Answer> Ask(const std::string& when, const std::string& line, const Devic
   } else if (a.op == "paged_attention") {
     FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::paged_attention::ParseProblemLine(line));
     Select(&a, ops::paged_attention::Backends(), p.problem, device, "auto");
+  } else if (a.op == ops::moe::kOpName) {
+    FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::moe::ParseProblemLine(line));
+    Select(&a, ops::moe::Backends(), p.problem, device, "auto");
   } else {
     FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::delta_rule::ParseProblemLine(line));
     const std::string& preference = a.op == "gdn_prefill"   ? o.gdn_prefill
@@ -90,6 +96,13 @@ std::vector<std::pair<std::string, std::string>> Problems(const weights::ModelCo
     out.emplace_back("a prompt of 2048 tokens", "paged_attention hq=" + n(c.heads) + " hkv=" + n(c.kv_heads) +
                                                     " dqk=" + n(c.head_dim) + " dv=" + n(c.head_dim) + " lens=2048");
   }
+  if (c.moe.experts > 0) {
+    const std::string moe = " e=" + n(c.moe.experts) + " top=" + n(c.moe.per_token) + " h=" + n(c.hidden) +
+                            " i=" + n(c.moe.intermediate) + " io=" + type + " w=" + type;
+    out.emplace_back("one decoding sequence", "moe m=1" + moe);
+    out.emplace_back("64 decoding sequences", "moe m=64" + moe);
+    out.emplace_back("a prompt of 2048 tokens", "moe m=2048" + moe);
+  }
   const std::string gemm = " n=" + n(c.intermediate > 0 ? c.intermediate : c.hidden) + " k=" + n(c.hidden) +
                            " x=" + type + " w=" + type + " y=" + type;
   out.emplace_back("one decoding sequence", "gemm m=1" + gemm);
@@ -97,8 +110,11 @@ std::vector<std::pair<std::string, std::string>> Problems(const weights::ModelCo
   return out;
 }
 
-std::string Text(const std::vector<Answer>& answers, const DeviceInfo& device) {
+std::string Text(const models::Footprint& f, const std::vector<Answer>& answers, const DeviceInfo& device) {
   std::string out = "device: " + device.Arch() + " (" + device.name + ")\n";
+  out += "parameters: " + ParameterText(f) + "\n";
+  out += "caches: " + ByteText(f.cache.SlotBytes()) + " of state per sequence, " + ByteText(f.cache.TokenBytes()) +
+         " of keys and values per token\n";
   for (const Answer& a : answers) {
     out += "\n" + a.op + ", " + a.when + "\n  " + a.problem + "\n";
     for (const Candidate& c : a.candidates) {
@@ -112,8 +128,13 @@ std::string Text(const std::vector<Answer>& answers, const DeviceInfo& device) {
   return out;
 }
 
-std::string Json(const std::vector<Answer>& answers, const DeviceInfo& device) {
+std::string Json(const models::Footprint& f, const std::vector<Answer>& answers, const DeviceInfo& device) {
   nlohmann::ordered_json root;
+  root["parameters"] = {{"text", f.parameters},
+                        {"active", f.active_parameters},
+                        {"mtp", f.mtp_parameters},
+                        {"vision", f.vision_parameters}};
+  root["memory"] = {{"state_bytes_per_sequence", f.cache.SlotBytes()}, {"kv_bytes_per_token", f.cache.TokenBytes()}};
   root["device"] = {{"arch", device.Arch()}, {"name", device.name}, {"assumed", device.assumed}};
   root["operators"] = nlohmann::ordered_json::array();
   for (const Answer& a : answers) {
@@ -135,7 +156,7 @@ std::string Json(const std::vector<Answer>& answers, const DeviceInfo& device) {
   return root.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-Result<std::vector<Answer>> RunExplain(const Options& o, DeviceInfo* device) {
+Result<std::vector<Answer>> RunExplain(const Options& o, DeviceInfo* device, models::Footprint* footprint) {
   FLUVIAL_ASSIGN_OR_RETURN(const weights::ModelConfig config, weights::ReadModelConfig(o.model));
   *device = CpuDeviceInfo(AvailableCpus());
   if (!o.assume_device.empty()) {
@@ -147,6 +168,9 @@ Result<std::vector<Answer>> RunExplain(const Options& o, DeviceInfo* device) {
   if (o.state_dtype != "auto") {
     FLUVIAL_ASSIGN_OR_RETURN(state, ParseDType(o.state_dtype));
   }
+  models::LoadOptions options;
+  options.recurrent_dtype = state;
+  FLUVIAL_ASSIGN_OR_RETURN(*footprint, models::FootprintOf(config, options));
   std::vector<Answer> answers;
   for (const auto& [when, line] : Problems(config, config.dtype.value_or(DType::kBF16), state)) {
     FLUVIAL_ASSIGN_OR_RETURN(Answer a, Ask(when, line, *device, o));
@@ -188,9 +212,10 @@ Command AddExplain(CLI::App& root) {
       "  fluvial explain Qwen3.5-0.8B --assume-device sm_90 --flashinfer");
   return {app, [o] {
             DeviceInfo device;
-            const auto answers = RunExplain(*o, &device);
+            models::Footprint footprint;
+            const auto answers = RunExplain(*o, &device, &footprint);
             if (!answers.ok()) return Fail(answers.status());
-            Print(o->json ? Json(*answers, device) : Text(*answers, device));
+            Print(o->json ? Json(footprint, *answers, device) : Text(footprint, *answers, device));
             for (const Answer& a : *answers) {
               // A backend named by the user that cannot run is the program's own status for that.
               if (!a.error.empty() && a.named) return Fail(Status::Refused(a.error));
