@@ -36,7 +36,7 @@ char* MutableAt(const TensorView& v, int64_t element) { return static_cast<char*
 /// 2 rank + rope multiply-adds for each query; expanded costs nope + rope + v for each and rank (nope + v) once, which
 /// the gemm does faster (kGemmAdvantage, measured: README.md).
 int64_t Crossover(const Problem& p) {
-  constexpr double kGemmAdvantage = 2.0;
+  constexpr double kGemmAdvantage = 1.5;
   const double saved = 2.0 * p.rank - p.nope - p.v;
   if (saved <= 0) return std::numeric_limits<int64_t>::max();
   return 1 + static_cast<int64_t>(static_cast<double>(p.rank) * (p.nope + p.v) / kGemmAdvantage / saved);
@@ -397,13 +397,13 @@ double Cost(const Problem& p, const DeviceInfo& device, Form form) {
   const double pairs = p.selected > 0 ? static_cast<double>(p.tokens) * p.selected : static_cast<double>(p.pairs);
   const double keys = static_cast<double>(p.pairs) / static_cast<double>(std::max<int64_t>(p.max_length, 1));
   const double absorbed = pairs * (2.0 * p.rank + p.rope) + static_cast<double>(p.tokens) * p.rank * (p.nope + p.v);
-  const double expanded = pairs * (p.nope + p.rope + p.v) + keys * p.rank * (p.nope + p.v) / 2;
+  const double expanded = pairs * (p.nope + p.rope + p.v) + keys * p.rank * (p.nope + p.v) / 1.5;
   const double flops = 2.0 * p.heads *
                        (form == Form::kAbsorbed || p.selected > 0 ? absorbed
                         : form == Form::kExpanded                 ? expanded
                                                                   : std::min(absorbed, expanded));
   // `cpu` is either of them, sequence by sequence; the pure forms are for those who name them.
-  return (form == Form::kByLength ? 2.0 : 3.0) + flops / 160e3 / std::max(1, device.multiprocessors);
+  return (form == Form::kByLength ? 2.0 : 3.0) + flops / 200e3 / std::max(1, device.multiprocessors);
 }
 
 Check OnCpu(const DeviceInfo& device) {
