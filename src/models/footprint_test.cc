@@ -160,8 +160,9 @@ TEST(Footprint, ReleasedModels) {
 
 TEST(Footprint, ExactlyWhatTheFilesHold) {
   // Text, multi-token prediction and vision tensors of the small checkpoints, to the last element.
-  for (const char* name : {"qwen3_5/text", "qwen3_5/text_bf16", "qwen3_5/vl", "qwen_moe/next_released", "qwen_moe/moe",
-                           "qwen_moe/moe_released", "kimi_linear/text", "kimi_linear/fused", "kimi_linear/published"}) {
+  for (const char* name :
+       {"qwen3_5/text", "qwen3_5/text_bf16", "qwen3_5/vl", "qwen_moe/next_released", "qwen_moe/moe",
+        "qwen_moe/moe_released", "kimi_linear/text", "kimi_linear/fused", "kimi_linear/published", "glm5_next/text"}) {
     SCOPED_TRACE(name);
     const std::string directory = testing::GoldenDirectory(name);
     const auto config = weights::ReadModelConfig(directory);
@@ -173,7 +174,9 @@ TEST(Footprint, ExactlyWhatTheFilesHold) {
     for (const auto& t : checkpoint->tensors()) {
       // Whether the file has them cannot be told from config.json.
       if (t.entry.name.starts_with("mtp.fc")) expected += f->mtp_parameters;
-      if (t.entry.name == "model.visual.pos_embed.weight") expected += f->vision_parameters;
+      if (t.entry.name == "model.visual.pos_embed.weight") expected += f->vision_parameters;  // Qwen
+      if (t.entry.name == "model.visual.patch_embed.proj.weight" && config->glm_vision)
+        expected += f->vision_parameters;
     }
     EXPECT_EQ(CountParameters(*checkpoint), expected);
   }

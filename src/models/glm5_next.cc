@@ -130,6 +130,16 @@ Status TakeMtp(WeightReader& reader, ModelConfig c, const KdaModelDims& dims, DT
   return Status::Ok();
 }
 
+/// Norms without bias; a convolution merges the patches; the merger is a projection, a layer norm and a gated MLP.
+int64_t VisionParameters(const weights::GlmVisionConfig& v) {
+  const int64_t h = v.hidden, i = v.intermediate, o = v.out_hidden;
+  const int64_t patch = h * v.in_channels * v.temporal_patch * v.patch * v.patch + h;
+  const int64_t attention = (3 * h * h + 3 * h) + (h * h + h) + 2 * (h / v.heads);
+  const int64_t mlp = 2 * (i * h + i) + (h * i + h);
+  const int64_t merger = (o * h * v.merge * v.merge + o) + o * o + 2 * o + 3 * v.projection * o;
+  return patch + v.depth * (2 * h + attention + mlp) + h + merger;
+}
+
 CacheSpec GlmCacheSpec(const ModelConfig& c, const KdaModelDims& dims, DType io, const LoadOptions& options) {
   CacheSpec cache = KdaCacheSpec(c, dims, io, options);
   // The second pages of a layer with an indexer hold its key and gate.
@@ -401,6 +411,7 @@ Result<Footprint> Glm5NextFootprint(const ModelConfig& config, const LoadOptions
   Footprint out;
   out.parameters = text.asked_elements();
   out.mtp_parameters = mtp.asked_elements();
+  if (config.glm_vision) out.vision_parameters = VisionParameters(*config.glm_vision);
   out.cache = GlmCacheSpec(config, dims, io, options);
   return out;
 }

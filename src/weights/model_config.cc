@@ -276,6 +276,7 @@ Result<ModelConfig> ParseModelConfig(const std::string& json, const std::string&
 
   if (kda) {
     FLUVIAL_RETURN_IF_ERROR(ReadKdaModel(text, file, c));
+    if (top.Has("vision_config")) ReadGlmVision(top.Object("vision_config"), c);
     FLUVIAL_RETURN_IF_ERROR(top.status());
     FLUVIAL_RETURN_IF_ERROR(CheckShapes(c, file));
     return c;

@@ -107,6 +107,20 @@ struct VisionConfig {
   double rope_theta = 10000.0;
 };
 
+/// Vision tower of GLM-5.3. Nothing runs it yet; its parameters are counted.
+struct GlmVisionConfig {
+  int64_t depth = 24;
+  int64_t hidden = 1024;
+  int64_t intermediate = 4096;
+  int64_t heads = 16;
+  int64_t in_channels = 3;
+  int64_t patch = 14;
+  int64_t temporal_patch = 2;
+  int64_t merge = 2;
+  int64_t out_hidden = 1536;
+  int64_t projection = 10240;  ///< projection_intermediate_size
+};
+
 struct ModelConfig {
   Architecture architecture = Architecture::kQwen3_5;
   std::string architecture_name;  ///< architectures[0], or model_type when the file has none
@@ -134,6 +148,7 @@ struct ModelConfig {
   HyperConnectionConfig hyper;
   double swiglu_limit = 0;  ///< 0: not clamped
   std::optional<VisionConfig> vision;
+  std::optional<GlmVisionConfig> glm_vision;
   int64_t mtp_layers = 0;
 
   int64_t image_token = -1;

@@ -235,4 +235,19 @@ Status ReadKdaModel(const JsonObject& text, const std::string& file, ModelConfig
   return text.status();
 }
 
+void ReadGlmVision(const JsonObject& v, ModelConfig& c) {
+  GlmVisionConfig vision;
+  vision.depth = v.Int("depth", 24, 0, 1 << 12);
+  vision.hidden = v.Int("hidden_size", 1024, 1, 1 << 20);
+  vision.intermediate = v.Int("intermediate_size", 4096, 1, kMaxWidth);
+  vision.heads = v.Int("num_heads", 16, 1, 1 << 12);
+  vision.in_channels = v.Int("in_channels", 3, 1, 16);
+  vision.patch = v.Int("patch_size", 14, 1, 256);
+  vision.temporal_patch = v.Int("temporal_patch_size", 2, 1, 16);
+  vision.merge = v.Int("spatial_merge_size", 2, 1, 16);
+  vision.out_hidden = v.Int("out_hidden_size", 1536, 1, 1 << 20);
+  vision.projection = v.Int("projection_intermediate_size", 10240, 1, kMaxWidth);
+  c.glm_vision = vision;
+}
+
 }  // namespace fluvial::weights

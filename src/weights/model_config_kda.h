@@ -15,4 +15,7 @@ namespace fluvial::weights {
 /// `linear_num_heads`, ...).
 Status ReadKdaModel(const JsonObject& text, const std::string& file, ModelConfig& c);
 
+/// `vision_config` of GLM-5.3.
+void ReadGlmVision(const JsonObject& vision, ModelConfig& c);
+
 }  // namespace fluvial::weights
