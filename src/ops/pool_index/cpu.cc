@@ -4,13 +4,14 @@
 #include "base/arena.h"
 #include "ops/gemm/gemm.h"
 #include "ops/pool_index/bodies.h"
+#include "ops/pool_index/pool_simd.h"
 
 namespace fluvial::ops::pool_index::internal {
 namespace {
 
-constexpr int64_t kQueries = 8;    // scored together
-constexpr int64_t kPools = 4096;   // scored together
-constexpr int64_t kPoolTask = 64;  // pools per task of the cheap loops
+constexpr int64_t kQueries = 8;     // scored together
+constexpr int64_t kPools = 4096;    // scored together
+constexpr int64_t kPoolTask = 256;  // pools per task of the cheap loops
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -29,13 +30,6 @@ const gemm::GemmBackend* ScoreBody(const gemm::Problem& g, const DeviceInfo& dev
     if ((b.name == "cpu_bf16" || b.name == "cpu") && b.check(g, device).ok()) return &b;
   }
   return nullptr;
-}
-
-float RoundTo(DType dtype, float x) {
-  if (dtype == DType::kF32) return x;
-  uint32_t storage = 0;
-  StoreFromDouble(&storage, dtype, 0, x);
-  return static_cast<float>(LoadAsDouble(&storage, dtype, 0));
 }
 
 /// Scratch of one sequence, taken from an arena or counted.
@@ -97,31 +91,19 @@ class SequenceRunner {
 
  private:
   void PoolKeys() {
-    const int64_t pools = (context_ + length_) / p_.pool;
+    const int64_t pools = (context_ + length_) / p_.pool, element = static_cast<int64_t>(SizeOf(p_.io));
     stream_.pool().ParallelFor(CeilDiv(pools, kPoolTask), [&](int64_t task, int) {
-      for (int64_t m = task * kPoolTask; m < std::min(pools, (task + 1) * kPoolTask); ++m) PoolKey(m);
-    });
-  }
-
-  void PoolKey(int64_t m) {
-    const auto row = [&](int64_t i) {
-      const int64_t j = m * p_.pool + i;
-      return pages_[j / p_.page_size] * a_.pages.strides[0] + j % p_.page_size * a_.pages.strides[1];
-    };
-    const float* ape = a_.ape.as<float>();
-    for (int64_t d = 0; d < p_.dim; ++d) {
-      const auto logit = [&](int64_t i) {
-        return static_cast<float>(LoadAsDouble(a_.pages.data, p_.io, row(i) + p_.dim + d)) + ape[i * p_.dim + d];
-      };
-      float largest = -INFINITY, sum = 0, key = 0;
-      for (int64_t i = 0; i < p_.pool; ++i) largest = std::max(largest, logit(i));
-      for (int64_t i = 0; i < p_.pool; ++i) sum += std::exp(logit(i) - largest);
-      for (int64_t i = 0; i < p_.pool; ++i) {
-        const float weight = RoundTo(p_.io, std::exp(logit(i) - largest) / sum);
-        key += RoundTo(p_.io, weight * static_cast<float>(LoadAsDouble(a_.pages.data, p_.io, row(i) + d)));
+      const void* rows[kMaxPool];
+      for (int64_t m = task * kPoolTask; m < std::min(pools, (task + 1) * kPoolTask); ++m) {
+        for (int64_t i = 0; i < p_.pool; ++i) {
+          const int64_t j = m * p_.pool + i;
+          const int64_t row = pages_[static_cast<size_t>(j / p_.page_size)] * a_.pages.strides[0] +
+                              j % p_.page_size * a_.pages.strides[1];
+          rows[i] = static_cast<const char*>(a_.pages.data) + row * element;
+        }
+        PoolKey(rows, p_.io, p_.pool, p_.dim, a_.ape.as<float>(), static_cast<char*>(s_.keys) + m * p_.dim * element);
       }
-      StoreFromDouble(s_.keys, p_.io, m * p_.dim + d, key);
-    }
+    });
   }
 
   /// scores of `queries` queries from query i of the sequence on, for the pools that the last of them sees.
@@ -149,11 +131,7 @@ class SequenceRunner {
         for (int64_t h = 0; h < p_.heads; ++h) {
           const float w = head_scale * static_cast<float>(LoadAsDouble(a_.weights.data, p_.io,
                                                                        (first_ + i + q) * a_.weights.strides[0] + h));
-          const float* dots = s_.dots + (q * p_.heads + h) * count;
-          for (int64_t m = from; m < to; ++m) {
-            const float dot = dots[m] * scale;
-            score[m] += w * (dot < 0.0f ? 0.0f : dot);  // NaN passes
-          }
+          AddScores(s_.dots + (q * p_.heads + h) * count + from, scale, w, to - from, score + from);
         }
       });
     }

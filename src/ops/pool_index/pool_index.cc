@@ -5,6 +5,7 @@
 #include "base/text_form.h"
 #include "ops/common/view_check.h"
 #include "ops/pool_index/bodies.h"
+#include "ops/pool_index/pool_simd.h"
 
 namespace fluvial::ops::pool_index {
 namespace {
@@ -47,7 +48,7 @@ std::string Problem::ToString() const {
 Status Validate(const Problem& p) {
   FLUVIAL_RETURN_IF_ERROR(CheckRange("heads", p.heads, 1, 4096));
   FLUVIAL_RETURN_IF_ERROR(CheckRange("dim", p.dim, 1, 4096));
-  FLUVIAL_RETURN_IF_ERROR(CheckRange("pool", p.pool, 1, 4096));
+  FLUVIAL_RETURN_IF_ERROR(CheckRange("pool", p.pool, 1, internal::kMaxPool));
   FLUVIAL_RETURN_IF_ERROR(CheckRange("keep", p.keep, 1, (1 << 20) / p.pool));
   FLUVIAL_RETURN_IF_ERROR(CheckRange("page_size", p.page_size, KvPlan::kMinPageSize, KvPlan::kMaxPageSize));
   FLUVIAL_RETURN_IF_ERROR(CheckRange("max_kv_length", p.max_kv_length, 0, INT32_MAX));
