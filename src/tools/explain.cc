@@ -3,6 +3,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/text_form.h"
 #include "models/footprint.h"
 #include "ops/causal_conv1d/causal_conv1d.h"
 #include "ops/common/backend.h"
@@ -10,7 +11,9 @@
 #include "ops/delta_rule/flashinfer_names.h"
 #include "ops/gemm/gemm.h"
 #include "ops/moe/moe.h"
+#include "ops/paged_attention/mla_attention.h"
 #include "ops/paged_attention/paged_attention.h"
+#include "ops/pool_index/pool_index.h"
 #include "tools/command.h"
 #include "tools/footprint_text.h"
 #include "weights/model_config.h"
@@ -61,6 +64,12 @@ Result<Answer> Ask(const std::string& when, const std::string& line, const Devic
   } else if (a.op == "paged_attention") {
     FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::paged_attention::ParseProblemLine(line));
     Select(&a, ops::paged_attention::Backends(), p.problem, device, "auto");
+  } else if (a.op == ops::mla_attention::kOpName) {
+    FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::mla_attention::ParseProblemLine(line));
+    Select(&a, ops::mla_attention::Backends(), p.problem, device, "auto");
+  } else if (a.op == ops::pool_index::kOpName) {
+    FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::pool_index::ParseProblemLine(line));
+    Select(&a, ops::pool_index::Backends(), p.problem, device, "auto");
   } else if (a.op == ops::moe::kOpName) {
     FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::moe::ParseProblemLine(line));
     Select(&a, ops::moe::Backends(), p.problem, device, "auto");
@@ -83,22 +92,39 @@ std::vector<std::pair<std::string, std::string>> Problems(const weights::ModelCo
   std::vector<std::pair<std::string, std::string>> out;
   const auto& l = c.linear;
   if (c.CountLayers(weights::LayerType::kLinearAttention) > 0) {
-    const std::string delta = " hk=" + n(l.key_heads) + " hv=" + n(l.value_heads) + " k=" + n(l.key_dim) +
+    const bool kda = c.latent.rank > 0;
+    const std::string rule = kda ? "kda" : "gdn";
+    const std::string gate = l.gate_lower_bound ? " gate=bounded:" + n(static_cast<int64_t>(*l.gate_lower_bound)) : "";
+    const std::string delta = gate + " hk=" + n(l.key_heads) + " hv=" + n(l.value_heads) + " k=" + n(l.key_dim) +
                               " v=" + n(l.value_dim) + " io=" + type + " state=" + std::string(Name(state)) + " lens=";
-    out.emplace_back("a prompt of 2048 tokens", "gdn_prefill" + delta + "2048");
-    out.emplace_back("eight prompts of 1024 tokens", "gdn_prefill" + delta + "8x1024");
-    out.emplace_back("one decoding sequence", "gdn_decode" + delta + "1");
-    out.emplace_back("64 decoding sequences", "gdn_decode" + delta + "64x1");
+    out.emplace_back("a prompt of 2048 tokens", rule + "_prefill" + delta + "2048");
+    out.emplace_back("eight prompts of 1024 tokens", rule + "_prefill" + delta + "8x1024");
+    out.emplace_back("one decoding sequence", rule + "_decode" + delta + "1");
+    out.emplace_back("64 decoding sequences", rule + "_decode" + delta + "64x1");
     out.emplace_back("a prompt of 2048 tokens",
                      "causal_conv1d c=" + n(l.conv_channels()) + " w=" + n(l.conv_kernel) + " lens=2048");
   }
-  if (c.CountLayers(weights::LayerType::kFullAttention) > 0) {
+  if (c.latent.rank > 0) {
+    const auto& a = c.latent;
+    const std::string mla = "mla_attention h=" + n(c.heads) + " nope=" + n(a.nope) + " rope=" + n(a.rope) +
+                            " v=" + n(a.v) + " rank=" + n(a.rank) + " io=" + type;
+    out.emplace_back("a prompt of 2048 tokens", mla + " lens=2048");
+    out.emplace_back("one decoding sequence after 8191 tokens", mla + " lens=1 ctx=8191");
+    if (const auto& x = c.indexer; x.topk > 0) {
+      const int64_t most = x.topk + x.pool - 1;
+      out.emplace_back("one decoding sequence after 65535 tokens", mla + " selected=" + n(most) + " lens=1 ctx=65535");
+      out.emplace_back("one decoding sequence after 65535 tokens",
+                       "pool_index h=" + n(x.heads) + " dim=" + n(x.dim) + " pool=" + n(x.pool) +
+                           " keep=" + n(x.topk / x.pool) + " io=" + type + " lens=1 ctx=65535");
+    }
+  } else if (c.CountLayers(weights::LayerType::kFullAttention) > 0) {
     out.emplace_back("a prompt of 2048 tokens", "paged_attention hq=" + n(c.heads) + " hkv=" + n(c.kv_heads) +
                                                     " dqk=" + n(c.head_dim) + " dv=" + n(c.head_dim) + " lens=2048");
   }
   if (c.moe.experts > 0) {
     const std::string moe = " e=" + n(c.moe.experts) + " top=" + n(c.moe.per_token) + " h=" + n(c.hidden) +
-                            " i=" + n(c.moe.intermediate) + " io=" + type + " w=" + type;
+                            " i=" + n(c.moe.intermediate) + " io=" + type + " w=" + type +
+                            (c.swiglu_limit > 0 ? " limit=" + FormatFloat(static_cast<float>(c.swiglu_limit)) : "");
     out.emplace_back("one decoding sequence", "moe m=1" + moe);
     out.emplace_back("64 decoding sequences", "moe m=64" + moe);
     out.emplace_back("a prompt of 2048 tokens", "moe m=2048" + moe);

@@ -117,8 +117,18 @@ std::string Text(const Options& o, const Known& k) {
   out += "linear        " + n(c.linear.key_heads) + " key heads of " + n(c.linear.key_dim) + ", " +
          n(c.linear.value_heads) + " value heads of " + n(c.linear.value_dim) + ", convolution " +
          n(c.linear.conv_kernel) + "\n";
-  out += "attention     " + n(c.heads) + " heads, " + n(c.kv_heads) + " KV heads of " + n(c.head_dim) + ", rotary " +
-         n(c.rotary_dim()) + "\n";
+  if (const auto& a = c.latent; a.rank > 0) {
+    out += "attention     " + n(c.heads) + " heads of " + n(a.qk()) + " and " + n(a.v) + ", latent of " + n(a.rank) +
+           (a.rope > 0 ? " and " + n(a.rope) + " shared" : "") + ", no position encoding\n";
+  } else {
+    out += "attention     " + n(c.heads) + " heads, " + n(c.kv_heads) + " KV heads of " + n(c.head_dim) + ", rotary " +
+           n(c.rotary_dim()) + "\n";
+  }
+  if (c.indexer.topk > 0) {
+    out += "indexer       " + n(c.indexer.heads) + " heads of " + n(c.indexer.dim) + ", keeps " + n(c.indexer.topk) +
+           " tokens in pools of " + n(c.indexer.pool) + "\n";
+  }
+  if (c.hyper.streams > 1) out += "streams       " + n(c.hyper.streams) + " (hyper-connections)\n";
   if (c.moe.experts > 0) {
     out += "experts       " + n(c.moe.experts) + ", " + n(c.moe.per_token) + " per token, feed-forward " +
            n(c.moe.intermediate) + ", shared " + n(c.moe.shared_intermediate) + ", in " + n(sparse) + " layers\n";
@@ -163,6 +173,12 @@ std::string Json(const Known& k) {
   config["tied_embeddings"] = c.tied_embeddings;
   config["max_positions"] = c.max_positions;
   config["attention"] = {{"heads", c.heads}, {"kv_heads", c.kv_heads}, {"head_dim", c.head_dim}};
+  if (const auto& a = c.latent; a.rank > 0) {
+    config["latent_attention"] = {{"rank", a.rank}, {"shared", a.rope}, {"nope", a.nope}, {"v", a.v}};
+  }
+  if (const auto& x = c.indexer; x.topk > 0) {
+    config["indexer"] = {{"topk", x.topk}, {"pool", x.pool}, {"heads", x.heads}, {"dim", x.dim}};
+  }
   config["linear_attention"] = {{"key_heads", c.linear.key_heads}, {"value_heads", c.linear.value_heads},
                                 {"key_dim", c.linear.key_dim},     {"value_dim", c.linear.value_dim},
                                 {"conv", c.linear.conv_kernel},    {"state_dtype", Name(c.linear.state_dtype)}};
