@@ -31,8 +31,8 @@ Case GenerateCase(uint64_t seed, int64_t index) {
   p.lse = r.Chance(0.5);
   static constexpr std::array<int64_t, 20> kEdges = {0,  1,  2,  3,  15, 16,  17,  32,  48,  63,
                                                      64, 64, 64, 65, 96, 127, 128, 129, 192, 200};
-  // About 2e7 multiply-adds of the fp64 evaluation.
-  auto budget = static_cast<int64_t>(std::sqrt(2e7 / (2.0 * p.heads * p.d)));
+  // About 1e7 multiply-adds of the fp64 evaluation.
+  auto budget = static_cast<int64_t>(std::sqrt(1e7 / (2.0 * p.heads * p.d)));
   const int64_t kind = r.Int(0, 4);
   if (kind == 0) {
     c.line.lengths.assign(static_cast<size_t>(r.Int(1, 6)), Pick(r, std::array<int64_t, 4>{64, 64, 16, 100}));
