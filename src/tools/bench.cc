@@ -15,6 +15,7 @@
 #include "ops/delta_rule/roofline.h"
 #include "ops/delta_rule/suites.h"
 #include "ops/vision_attention/bench.h"
+#include "ops/vision_attention/cudnn.h"
 #include "ops/vision_attention/suites.h"
 #include "tools/command.h"
 
@@ -105,6 +106,12 @@ Result<Json> MeasureHere(const Options& o, const std::string& line, const std::s
   j["floor_source"] = roof.source;
   j["bytes"] = m.bytes;
   j["multiply_adds"] = m.multiply_adds;
+  if (backend == "cudnn") {
+    const vision::CudnnPlanStats plans = vision::GetCudnnPlanStats();
+    j["graphs_built"] = plans.built;
+    j["graph_build_ms"] = plans.build_seconds * 1e3;
+    j["graph_hits"] = plans.hits;
+  }
   return j;
 }
 
