@@ -52,6 +52,9 @@ Status CheckOptions(const EngineOptions& o) {
     return OutOfRange("block_size", o.block_size, "1..1024");
   }
   if (o.max_model_len < 0) return OutOfRange("max_model_len", o.max_model_len, "0 (automatic) or more");
+  if (o.long_prefill_token_threshold < 0) {
+    return OutOfRange("long_prefill_token_threshold", o.long_prefill_token_threshold, "0 (none) or more");
+  }
   if (o.kv_cache_tokens < 0) return OutOfRange("kv_cache_tokens", o.kv_cache_tokens, "0 (automatic) or more");
   if (o.prefix_cache_points != "grid" && o.prefix_cache_points != "all") {
     return Status::InvalidArgument("prefix_cache_points is '" + o.prefix_cache_points + "': use grid or all");
@@ -178,6 +181,7 @@ Status EngineImpl::Allocate() {
   PlannerOptions plan;
   plan.sequences = options_.max_num_seqs;
   plan.step_tokens = options_.max_num_batched_tokens;
+  plan.chunk_tokens = options_.long_prefill_token_threshold;
   plan.page_size = options_.block_size;
   plan.pages = budget.pages;
   plan.grid = kGrid;

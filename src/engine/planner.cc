@@ -237,6 +237,7 @@ void Planner::ScheduleDecodes() {
 
 int64_t Planner::ChunkOf(const Task& task, int64_t limit) const {
   int64_t take = std::min(task.prompt->size() - task.done, limit);
+  if (options_.chunk_tokens > 0) take = std::min(take, options_.chunk_tokens);
   const auto point = std::upper_bound(task.points.begin(), task.points.end(), task.done);
   if (point != task.points.end()) take = std::min(take, *point - task.done);
   if (take < task.prompt->size() - task.done) {
@@ -244,7 +245,9 @@ int64_t Planner::ChunkOf(const Task& task, int64_t limit) const {
     // Off the grid only where steps are so small that the grid cannot be kept; elsewhere the task waits for a step with
     // more room, so that what it computes does not depend on its company.
     if (on_grid > 0) return on_grid;
-    if (options_.step_tokens >= options_.grid + options_.sequences) return 0;
+    const bool keeps = options_.step_tokens >= options_.grid + options_.sequences &&
+                       (options_.chunk_tokens == 0 || options_.chunk_tokens >= options_.grid);
+    if (keeps) return 0;
   }
   return take;
 }

@@ -49,6 +49,7 @@ struct Task {
 struct PlannerOptions {
   int32_t sequences = 1;     ///< at once
   int64_t step_tokens = 64;  ///< of one step
+  int64_t chunk_tokens = 0;  ///< of one prompt in one step; 0: no limit
   int32_t page_size = 16;
   int32_t pages = 0;
   int64_t grid = 64;         ///< chunks end on multiples of it when they can: the chunk of the delta rule

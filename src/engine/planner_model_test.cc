@@ -33,6 +33,7 @@ class Episode {
     o_.page_size = Pick(1, 7);
     o_.pages = static_cast<int32_t>((kLongest + o_.page_size - 1) / o_.page_size) * Pick(1, 4) + Pick(0, 3);
     o_.step_tokens = o_.sequences + Pick(1, 3) * Pick(0, 12);
+    o_.chunk_tokens = Pick(0, 2) == 0 ? Pick(1, 10) : 0;
     o_.prompt_rows = o_.grid + Pick(0, 3);
     o_.cache = Pick(0, 7) > 0;
     o_.snapshots = Pick(1, 12);

@@ -76,6 +76,9 @@ void AddBatchingFlags(CLI::App& app, EngineFlags& flags) {
                  "Tokens that the pages of keys and values hold; 0: --max-num-seqs times --max-model-len, or what the "
                  "memory limit leaves")
       ->type_name("N");
+  app.add_option("--long-prefill-token-threshold", e.long_prefill_token_threshold,
+                 "Most tokens of one prompt in one step; 0: as many as fit")
+      ->type_name("N");
   const char* group = "Prefix cache";
   app.add_flag("--enable-prefix-caching", e.enable_prefix_caching,
                "Keep the states of prompts for requests that begin alike")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transposition of 16 x 16 four-byte elements in AVX-512 registers. No include guard and no namespace: included inside
-// a namespace of code that is compiled for AVX-512 (cpu_simd.cc once, cpu_avx512bf16.cc once).
+// a namespace of code that is compiled for AVX-512.
 
 // rows[i] lane j -> rows[j] lane i. Four levels of 16 shuffles: 4-byte, 8-byte, then 16-byte units twice.
 inline __attribute__((always_inline)) void Transpose16(__m512 (&rows)[16]) {
