@@ -60,9 +60,7 @@ TEST(Transport, AReaderThatTakesNothingIsCutOffByTime) {
   ServerOptions options = TestOptions();
   options.http.write_timeout = std::chrono::milliseconds(300);
   options.http.max_pending_bytes = uint64_t{1} << 30;
-  auto engine = std::make_unique<FakeEngine>();
-  engine->step_time = std::chrono::microseconds(50);
-  const auto server = StartServer(std::move(engine), options);
+  const auto server = StartServer(std::make_unique<FakeEngine>(), options);
   ASSERT_NE(server, nullptr);
   Client slow(server->port(), 4096);
   slow.Post("/v1/completions", kEndless);
