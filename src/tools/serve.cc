@@ -142,7 +142,6 @@ class Signals {
 Result<int> Serve(const Options& o) {
   FLUVIAL_RETURN_IF_ERROR(CheckOptions(o));
   FLUVIAL_ASSIGN_OR_RETURN(EngineOptions engine_options, ToEngineOptions(o.engine));
-  RaiseFileLimit(o.max_connections);
   Signals signals;  // before any thread starts
   std::unique_ptr<Engine> engine;
   {
@@ -154,6 +153,7 @@ Result<int> Serve(const Options& o) {
   FLUVIAL_ASSIGN_OR_RETURN(
       server::ServedModel model,
       server::ServedModel::Load(engine_options.model, o.names, engine->info(), o.generation_config == "auto"));
+  RaiseFileLimit(o.max_connections);
   const std::string name = model.names.front();
   server::ServerOptions server_options = ToServerOptions(o);
   server_options.cache_config = {
