@@ -199,7 +199,7 @@ Status EngineImpl::Allocate() {
     LogInfo("prefix cache: " + std::to_string(budget.snapshots) + " snapshots of " + FormatBytes(memory.slot_bytes) +
             ", at multiples of " + std::to_string(kGrid) + " where prompts end or part" +
             (options_.prefix_cache_interval > 0
-                 ? " and every " + std::to_string(options_.prefix_cache_interval) + " tokens"
+                 ? " and at most " + std::to_string(options_.prefix_cache_interval) + " tokens apart"
                  : "") +
             (options_.prefix_cache_points == "all" ? ", and at the ends of prompts and answers" : ""));
   }
