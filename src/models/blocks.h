@@ -72,14 +72,19 @@ struct GdnDims {
   int64_t key_dim() const { return int64_t{hk} * k; }
   int64_t value_dim() const { return int64_t{hv} * v; }
   int64_t channels() const { return 2 * key_dim() + value_dim(); }
+  int32_t repeat() const { return hv / hk; }
 };
 
-/// Rows of in_qkv: q of all heads, k of all heads, v of all heads.
+/// Projections in one of two orders. Flat (Qwen3.5): rows of in_qkv are q of all heads, k of all heads, v of all heads.
+/// Interleaved (Qwen3-Next): per key head and its r = Hv/Hk value heads, in_qkvz has k rows of q, k rows of k, r*v rows
+/// of v, r*v rows of z, and in_ba r rows of b, r rows of a; the four flat ones are then undefined.
 struct GdnWeights {
   TensorView in_qkv;   ///< [channels, H]
   TensorView in_z;     ///< [Hv*V, H]
   TensorView in_b;     ///< [Hv, H]
   TensorView in_a;     ///< [Hv, H]
+  TensorView in_qkvz;  ///< [channels + Hv*V, H]
+  TensorView in_ba;    ///< [2*Hv, H]
   TensorView conv;     ///< [channels, width], fp32 or the model's type
   TensorView a_log;    ///< fp32 [Hv]
   TensorView dt_bias;  ///< fp32 [Hv]
