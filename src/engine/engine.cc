@@ -191,8 +191,9 @@ Status EngineImpl::Allocate() {
   plan.interval = options_.prefix_cache_interval;
   plan.all_points = options_.prefix_cache_points == "all";
 #ifndef NDEBUG
-  // Whoever reads a slot that nobody owns is found out.
+  // Whoever reads a slot or a page that nobody owns is found out.
   plan.on_slot_free = [this](int32_t slot) { pool_->PoisonSlot(slot); };
+  plan.on_page_free = [this](int32_t page) { pool_->PoisonPage(page); };
 #endif
   planner_.emplace(std::move(plan));
   if (options_.enable_prefix_caching) {
