@@ -70,7 +70,12 @@ const Api::Route* Api::Find(std::string_view path) {
 }
 
 Api::Api(EngineLoop& loop, const ServedModel& model, Metrics& metrics, ApiOptions options)
-    : loop_(loop), model_(model), metrics_(metrics), options_(std::move(options)), workers_(options_.workers) {}
+    : loop_(loop),
+      model_(model),
+      metrics_(metrics),
+      options_(std::move(options)),
+      workers_(options_.workers),
+      fetchers_(options_.fetchers) {}
 
 HttpHooks Api::Hooks() {
   HttpHooks hooks;
