@@ -269,7 +269,7 @@ TEST(PrefixCache, ClientsThatLeaveFreeEverythingAtOnce) {
     std::vector<uint64_t> ids;
     for (int i = 0; i < left; ++i) {
       auto id = engine->Submit(
-          Greedy(Random(static_cast<uint64_t>(i % 20), 100 + i), 400),
+          Greedy(Random(static_cast<uint64_t>(i % 20), 20 + i % 90), 400),
           [&, seen = 0](uint64_t request, const Token&) mutable {
             if (++seen == 3) engine->Cancel(request);
             return Next::kContinue;
