@@ -158,7 +158,8 @@ bool Planner::WorthWaiting(const Task& task, int64_t cached) {
     if (other->decoding()) continue;
     const int64_t common = std::min(Prefix::Common(*task.prompt, *other->prompt), task.prompt->size() - 1);
     const int64_t point = common / options_.grid * options_.grid;
-    if (point <= cached || point <= other->done) continue;
+    // Not for one that is behind what this task finds already: alone it is faster.
+    if (point <= cached || point <= other->done || other->done < cached) continue;
     AddPoint(*other, point);
     return true;
   }

@@ -120,7 +120,7 @@ class Planner {
 
   void Admit();
   Entrance TryAdmit(Task& task);
-  /// True when a running task is about to compute tokens that `task` could take from a snapshot at `*point`.
+  /// True when a running task is about to pass a place from which `task` could go on; it is asked for a snapshot there.
   bool WorthWaiting(const Task& task, int64_t cached);
   void ChoosePoints(Task& task);
   void AddPoint(Task& task, int64_t point);
