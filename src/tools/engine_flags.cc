@@ -90,8 +90,9 @@ void AddBatchingFlags(CLI::App& app, EngineFlags& flags) {
       ->type_name("SIZE")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->group(group);
-  app.add_option("--prefix-cache-interval", e.prefix_cache_interval,
-                 "A snapshot every N prompt tokens besides the places chosen anyway; a multiple of 64, 0: none")
+  app.add_option(
+         "--prefix-cache-interval", e.prefix_cache_interval,
+         "Most prompt tokens between two snapshots, besides the places chosen anyway; a multiple of 64, 0: no limit")
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
