@@ -19,7 +19,7 @@ import time
 
 import answers
 
-LIMITS = {"arithmetic": 64, "images": 112, "recall": 12}
+LIMITS = {"arithmetic": 64, "images": 112, "recall": 32}
 
 
 def prompt_messages(item):
