@@ -101,9 +101,6 @@ __device__ __forceinline__ void PrefetchMap(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/// Waits for the kernels before this one where it was launched ahead of their end; else nothing.
-__device__ __forceinline__ void AwaitGridsBefore() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
 // ---- registers per thread ----------------------------------------------------------------------------------------
 template <int kRegisters>
 __device__ __forceinline__ void RegistersUp() {

@@ -53,7 +53,6 @@ template <class StateT, Mode kMode, Gate kGate>
 __global__ void __launch_bounds__(kThreads, 1) PrefillKernel(const __grid_constant__ DeltaParams p) {
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& sm = *reinterpret_cast<Smem<kGate>*>(raw);
-  AwaitGridsBefore();
   if (threadIdx.x < 32) StartRound<kMode>(sm, p, 0, threadIdx.x);
   __syncthreads();
   if (sm.table.pieces == 0) return;
@@ -137,7 +136,6 @@ __device__ __forceinline__ void FinishTask(const DeltaParams& p, int j, int row0
 /// Where checks failed: turns the ends of pieces into the true ones, end_{j+1} = end_j M_j + end_{j+1}, for the replay.
 /// An item is a boundary that is its task's first, and a block of rows. fp32 throughout.
 static __global__ void __launch_bounds__(kDim) FinishBalanced(const __grid_constant__ DeltaParams p, int parts) {
-  AwaitGridsBefore();
   if (*p.failures == 0) return;
   constexpr int kBlocks = kDim / kFinishRows;
   for (int item = blockIdx.x; item < parts * kBlocks; item += gridDim.x) {

@@ -29,41 +29,28 @@ Status Prepare(int device) {
   return Status::Ok();
 }
 
-/// Launches `kernel`; with `ahead`, its CTAs may start (and wait, AwaitGridsBefore) while the kernel before them ends.
-template <class... Params, class... Args>
-Status LaunchAhead(Stream& stream, void (*kernel)(Params...), int64_t blocks, int threads, size_t smem, bool ahead,
-                   Args... args) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = smem;
-  config.stream = static_cast<cudaStream_t>(stream.native());
-  config.attrs = &attribute;
-  config.numAttrs = ahead ? 1 : 0;
-  const cudaError_t e = cudaLaunchKernelEx(&config, kernel, Params(args)...);
-  return e == cudaSuccess ? Status::Ok() : CudaFailure("launch", e);
-}
-
 template <class StateT, Mode kMode, Gate kGate>
-Status Launch(Stream& stream, const sm90::DeltaParams& p, int64_t tasks, bool ahead = false) {
+Status Launch(Stream& stream, const sm90::DeltaParams& p, int64_t tasks) {
   FLUVIAL_RETURN_IF_ERROR((Prepare<StateT, kMode, kGate>(stream.device().index)));
-  return LaunchAhead(stream, PrefillKernel<StateT, kMode, kGate>, tasks, kThreads, sizeof(Smem<kGate>), ahead, p);
+  PrefillKernel<StateT, kMode, kGate>
+      <<<static_cast<unsigned>(tasks), kThreads, sizeof(Smem<kGate>), static_cast<cudaStream_t>(stream.native())>>>(p);
+  const cudaError_t e = cudaGetLastError();
+  return e == cudaSuccess ? Status::Ok() : CudaFailure("launch", e);
 }
 
 /// The balanced run, then what mends it: both of the latter end at once where every check passed.
 template <class StateT, Gate kGate>
 Status LaunchBalanced(Stream& stream, const sm90::DeltaParams& p, int64_t parts) {
+  const auto native = static_cast<cudaStream_t>(stream.native());
   // The failure count lies behind the boundaries.
-  const cudaError_t e =
-      cudaMemsetAsync(p.boundaries, 0, (parts + 1) * sizeof(Boundary), static_cast<cudaStream_t>(stream.native()));
+  cudaError_t e = cudaMemsetAsync(p.boundaries, 0, (parts + 1) * sizeof(Boundary), native);
   if (e != cudaSuccess) return CudaFailure("clearing the boundaries", e);
   FLUVIAL_RETURN_IF_ERROR((Launch<StateT, Mode::kBalanced, kGate>(stream, p, parts)));
-  FLUVIAL_RETURN_IF_ERROR((Launch<StateT, Mode::kTransfer, kGate>(stream, p, parts, true)));
-  FLUVIAL_RETURN_IF_ERROR(LaunchAhead(stream, FinishBalanced, parts, kDim, 0, true, p, static_cast<int>(parts)));
-  return Launch<StateT, Mode::kReplay, kGate>(stream, p, parts, true);
+  FLUVIAL_RETURN_IF_ERROR((Launch<StateT, Mode::kTransfer, kGate>(stream, p, parts)));
+  FinishBalanced<<<static_cast<unsigned>(parts), kDim, 0, native>>>(p, static_cast<int>(parts));
+  e = cudaGetLastError();
+  if (e != cudaSuccess) return CudaFailure("launch", e);
+  return Launch<StateT, Mode::kReplay, kGate>(stream, p, parts);
 }
 
 /// What a call needs to know besides the parameters. parts = 0: one CTA per sequence and head.
