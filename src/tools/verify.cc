@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/command.h"
+#include "tools/provider_flags.h"
 
 namespace fluvial::tools {
 namespace {
@@ -21,6 +22,7 @@ struct Options {
   std::string problem;
   std::string device = "auto";
   uint64_t seed = 1;
+  ProviderFlags providers;
   bool json = false;
 };
 
@@ -67,6 +69,7 @@ std::string Json(const delta::VerifyReport& r, uint64_t seed) {
 }
 
 Result<delta::VerifyReport> RunVerify(const Options& o) {
+  FLUVIAL_RETURN_IF_ERROR(LoadProviders(o.providers, {}));
   delta::VerifyOptions v;
   if (!o.op.empty()) {
     FLUVIAL_ASSIGN_OR_RETURN(const delta::Op op, delta::ParseOp(o.op));
@@ -110,6 +113,7 @@ Command AddVerify(CLI::App& root) {
   app->add_option("--problem", o->problem, "This case only: a line as failures print it")->type_name("LINE");
   app->add_option("--device", o->device, "auto, cpu or cuda")->capture_default_str();
   app->add_option("--seed", o->seed, "Other cases of the same kind")->capture_default_str();
+  AddProviderFlag(*app, o->providers);
   app->add_flag("--json", o->json, "One JSON object (docs/cli.md)");
   app->footer(
       "A case that fails is printed as one line; give that line to --problem to see it again.\n"
