@@ -2,7 +2,9 @@
 // The CPU backends: tasks over sequences x heads (x ranges of V when there are fewer of those than threads).
 #include <algorithm>
 #include <string>
+#include <vector>
 
+#include "ops/common/plan_cache.h"
 #include "ops/delta_rule/backends.h"
 #include "ops/delta_rule/cpu_bf16.h"
 #include "ops/delta_rule/cpu_simd.h"
@@ -61,6 +63,18 @@ size_t Workspace32(const Problem& p, const DeviceInfo& d) {
   return HeadsWorkspaceBytes(d.multiprocessors, ScratchFloats(p, false));
 }
 
+/// Longest first, so that the last tasks to start are short.
+void BuildTasks(const SequencePlan& plan, int64_t checkpoint_every, std::vector<SequenceTask>* tasks) {
+  std::vector<int64_t> checkpoint_rows(static_cast<size_t>(plan.sequences()) + 1, 0);
+  for (int32_t n = 0; n < plan.sequences() && checkpoint_every > 0; ++n) {
+    checkpoint_rows[n + 1] = checkpoint_rows[n] + (plan.offsets()[n + 1] - plan.offsets()[n]) / checkpoint_every;
+  }
+  for (const int32_t n : plan.order()) {
+    tasks->push_back(
+        {plan.offsets()[n], plan.offsets()[n + 1], n, plan.read_slots()[n], plan.write_slots()[n], checkpoint_rows[n]});
+  }
+}
+
 }  // namespace
 
 size_t HeadsWorkspaceBytes(int threads, int64_t scratch_floats) {
@@ -76,8 +90,11 @@ Status RunHeads(Stream& stream, const Problem& p, const Args& a, Workspace works
                             " bytes, but it needs " + std::to_string(need));
   }
   auto* scratch = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(workspace.data) + 63) & ~uintptr_t{63});
-  const SequencePlan& plan = *a.plan;
-  const int64_t heads = int64_t{plan.sequences()} * p.hv;
+  // One per thread that runs streams, for all of its layers and operators.
+  static thread_local PlanCache<std::vector<SequenceTask>> cache;
+  const std::vector<SequenceTask>& sequences = cache.Get(
+      *a.plan, p.checkpoint_every, [&](std::vector<SequenceTask>& t) { BuildTasks(*a.plan, p.checkpoint_every, &t); });
+  const int64_t heads = static_cast<int64_t>(sequences.size()) * p.hv;
   const int64_t panels = PadTo(p.v, kPanel) / kPanel;
   // Splitting V repeats the work on q, k and gates, so only as far as threads would idle.
   const int64_t splits = heads == 0 ? 1 : std::clamp<int64_t>((pool.threads() + heads - 1) / heads, 1, panels);
@@ -86,16 +103,13 @@ Status RunHeads(Stream& stream, const Problem& p, const Args& a, Workspace works
     HeadCall call;
     call.problem = &p;
     call.args = &a;
-    call.sequence = plan.order()[task / (p.hv * splits)];
+    call.sequence = sequences[static_cast<size_t>(task / (p.hv * splits))];
     call.head = task / splits % p.hv;
     call.v_begin = task % splits * per_split;
     call.v_end = std::min<int64_t>(call.v_begin + per_split, p.v);
     if (call.v_begin >= call.v_end) return;
     call.scratch = scratch + worker * PadTo(scratch_floats, 64);
-    for (int32_t m = 0; m < call.sequence && p.checkpoint_every > 0; ++m) {
-      call.checkpoint_row += (plan.offsets()[m + 1] - plan.offsets()[m]) / p.checkpoint_every;
-    }
-    const int64_t length = plan.offsets()[call.sequence + 1] - plan.offsets()[call.sequence];
+    const int64_t length = call.sequence.end - call.sequence.begin;
     if (p.prefill() && length >= kMinChunkTokens)
       chunks(call);
     else

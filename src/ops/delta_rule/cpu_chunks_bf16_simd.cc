@@ -171,12 +171,12 @@ void RunChunks16Impl(const HeadCall& c) {
   const Problem& p = *c.problem;
   Scratch s(p, c.scratch);
   Scratch16 h(p, s, c.scratch + PadTo(static_cast<int64_t>(ChunkScratchFloats(p)), 16));
-  const int64_t begin = c.args->plan->offsets()[c.sequence], end = c.args->plan->offsets()[c.sequence + 1];
-  ReadState(c, c.args->plan->read_slots()[c.sequence], kWidth, &s);
+  const int64_t begin = c.sequence.begin, end = c.sequence.end;
+  ReadState(c, c.sequence.read_slot, kWidth, &s);
   for (int64_t v = 0; v < PadTo(c.v_end - c.v_begin, kPanel); v += kWidth) {
     bf16::PairRows(s.state + v * s.kp, s.kp, kWidth, h.state_pairs + v * s.kp / 2);
   }
-  int64_t checkpoint = c.checkpoint_row;
+  int64_t checkpoint = c.sequence.checkpoint_row;
   for (int64_t t = begin; t < end; t += s.c) {
     const int64_t count = std::min(s.c, end - t), rows = PadTo(count, kLanePad);
     PrefetchRows(c, t, s.c, end);
@@ -193,7 +193,7 @@ void RunChunks16Impl(const HeadCall& c) {
       WriteState(c, c.args->checkpoints, checkpoint++, kWidth, &s);
     }
   }
-  WriteState(c, c.args->state, c.args->plan->write_slots()[c.sequence], kWidth, &s);
+  WriteState(c, c.args->state, c.sequence.write_slot, kWidth, &s);
 }
 
 #else

@@ -9,14 +9,21 @@
 
 namespace fluvial::ops::delta_rule {
 
+/// What the CPU bodies need to know of a sequence. The table of all of them is built once per contents of a plan.
+struct SequenceTask {
+  int64_t begin = 0, end = 0;  ///< tokens
+  int32_t sequence = 0;
+  int32_t read_slot = -1, write_slot = -1;
+  int64_t checkpoint_row = 0;  ///< the first one of the sequence
+};
+
 /// One (sequence, value head, range of V): columns of S^T are independent, so a range is exact.
 struct HeadCall {
   const Problem* problem = nullptr;
   const Args* args = nullptr;
-  int32_t sequence = 0;
+  SequenceTask sequence;
   int64_t head = 0;
   int64_t v_begin = 0, v_end = 0;  ///< begin is a multiple of kPanel
-  int64_t checkpoint_row = 0;      ///< first checkpoint row of the sequence
   float* scratch = nullptr;        ///< the body's ScratchFloats, 64-byte aligned
 };
 
