@@ -34,7 +34,8 @@ int64_t ScratchFloats(const Problem& p, bool bf16) {
 }
 
 Status Run(Stream& stream, const Problem& p, const Args& a, Workspace workspace, bool bf16) {
-  return RunHeads(stream, p, a, workspace, ScratchFloats(p, bf16), bf16 ? RunChunks16 : RunChunks);
+  return RunHeads(stream, p, a, workspace, ScratchFloats(p, bf16), bf16 ? RunChunks16 : RunChunks,
+                  bf16 ? kMaxHeads16 : 1);
 }
 
 // Microseconds: multiply-adds (3 K V per token and head) or the states' traffic, whichever takes longer. Rates per
@@ -82,7 +83,7 @@ size_t HeadsWorkspaceBytes(int threads, int64_t scratch_floats) {
 }
 
 Status RunHeads(Stream& stream, const Problem& p, const Args& a, Workspace workspace, int64_t scratch_floats,
-                HeadBody chunks) {
+                HeadBody chunks, int64_t heads_per_task) {
   ThreadPool& pool = stream.pool();
   const size_t need = HeadsWorkspaceBytes(pool.threads(), scratch_floats);
   if (workspace.bytes < need) {
@@ -94,26 +95,32 @@ Status RunHeads(Stream& stream, const Problem& p, const Args& a, Workspace works
   static thread_local PlanCache<std::vector<SequenceTask>> cache;
   const std::vector<SequenceTask>& sequences = cache.Get(
       *a.plan, p.checkpoint_every, [&](std::vector<SequenceTask>& t) { BuildTasks(*a.plan, p.checkpoint_every, &t); });
-  const int64_t heads = static_cast<int64_t>(sequences.size()) * p.hv;
+  int64_t group = heads_per_task;
+  // A divisor of hv, and enough tasks for threads to even out.
+  while (group > 1 &&
+         (p.hv % group != 0 || static_cast<int64_t>(sequences.size()) * (p.hv / group) < 4 * pool.threads())) {
+    --group;
+  }
+  const int64_t per_sequence = p.hv / group, tasks = static_cast<int64_t>(sequences.size()) * per_sequence;
   const int64_t panels = PadTo(p.v, kPanel) / kPanel;
   // Splitting V repeats the work on q, k and gates, so only as far as threads would idle.
-  const int64_t splits = heads == 0 ? 1 : std::clamp<int64_t>((pool.threads() + heads - 1) / heads, 1, panels);
+  const int64_t splits = tasks == 0 ? 1 : std::clamp<int64_t>((pool.threads() + tasks - 1) / tasks, 1, panels);
   const int64_t per_split = (panels + splits - 1) / splits * kPanel;
-  pool.ParallelFor(heads * splits, [&](int64_t task, int worker) {
+  pool.ParallelFor(tasks * splits, [&](int64_t task, int worker) {
     HeadCall call;
     call.problem = &p;
     call.args = &a;
-    call.sequence = sequences[static_cast<size_t>(task / (p.hv * splits))];
-    call.head = task / splits % p.hv;
+    call.sequence = sequences[static_cast<size_t>(task / (per_sequence * splits))];
+    call.head = task / splits % per_sequence * group;
+    call.heads = group;
     call.v_begin = task % splits * per_split;
     call.v_end = std::min<int64_t>(call.v_begin + per_split, p.v);
     if (call.v_begin >= call.v_end) return;
     call.scratch = scratch + worker * PadTo(scratch_floats, 64);
     const int64_t length = call.sequence.end - call.sequence.begin;
-    if (p.prefill() && length >= kMinChunkTokens)
-      chunks(call);
-    else
-      RunTokens(call);
+    if (p.prefill() && length >= kMinChunkTokens) return chunks(call);
+    call.heads = 1;
+    for (int64_t i = 0; i < group; ++i, ++call.head) RunTokens(call);
   });
   return Status::Ok();
 }

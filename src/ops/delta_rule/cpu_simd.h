@@ -23,6 +23,7 @@ struct HeadCall {
   const Args* args = nullptr;
   SequenceTask sequence;
   int64_t head = 0;
+  int64_t heads = 1;               ///< neighbours from `head` on; more than one only for RunChunks16 and all of V
   int64_t v_begin = 0, v_end = 0;  ///< begin is a multiple of kPanel
   float* scratch = nullptr;        ///< the body's ScratchFloats, 64-byte aligned
 };
@@ -35,6 +36,9 @@ inline constexpr int64_t kPanel = 32;
 /// 16 tokens (16 * 5 nats = 80 < 88).
 inline constexpr int64_t kGdnChunk = 64;
 inline constexpr int64_t kKdaChunk = 16;
+/// Tokens per chunk and most heads per task of the bf16 chunks.
+inline constexpr int64_t kChunk16 = 64;
+inline constexpr int64_t kMaxHeads16 = 4;
 
 inline int64_t PadTo(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -52,10 +56,11 @@ void RunChunks(const HeadCall& call);
 void RunChunks16(const HeadCall& call);
 
 /// Runs `chunks` (RunTokens for decode and short sequences) over sequences x heads, and ranges of V when there are
-/// fewer of those than threads. `scratch_floats` per thread come from the workspace.
+/// fewer of those than threads. `scratch_floats` per thread come from the workspace. Up to `heads` neighbours are one
+/// task while that leaves work for all threads.
 using HeadBody = void (*)(const HeadCall&);
 Status RunHeads(Stream& stream, const Problem& problem, const Args& args, Workspace workspace, int64_t scratch_floats,
-                HeadBody chunks);
+                HeadBody chunks, int64_t heads = 1);
 size_t HeadsWorkspaceBytes(int threads, int64_t scratch_floats);
 
 /// Runs dependent-free fp32 multiply-adds for some milliseconds and gives their number: the rate of one thread.
