@@ -53,7 +53,7 @@ double CostCpu(const Problem& p, const DeviceInfo& d) {
 
 // Not better than fp32 where sequences are too short for chunks: the same code runs.
 double CostCpuBf16(const Problem& p, const DeviceInfo& d) {
-  return p.max_length < kMinChunkTokens ? CostCpu(p, d) + 1 : Cost(p, d, p.kda() ? 72e3 : 98e3);
+  return p.max_length < kMinChunkTokens ? CostCpu(p, d) + 1 : Cost(p, d, p.kda() ? 115e3 : 155e3);
 }
 
 size_t Workspace16(const Problem& p, const DeviceInfo& d) {

@@ -73,8 +73,9 @@ inline uint32_t Columns(int64_t n) { return n >= 32 ? 0xffffffffu : (1u << n) - 
 }  // namespace
 
 void Sums(int64_t rows, const Product& first, int64_t pairs, const float* scale, const Product& second,
-          int64_t second_pairs, float* c) {
+          int64_t second_pairs, float* c, Prefetcher* prefetch) {
   for (int64_t m = 0; m < rows; m += 8) {
+    prefetch->Tile();
     Tile<8, 2> sum;
     SumsTile(first, pairs, scale, second, second_pairs, m, sum);
     FLUVIAL_UNROLL for (int i = 0; i < 8; ++i) {
@@ -84,9 +85,10 @@ void Sums(int64_t rows, const Product& first, int64_t pairs, const float* scale,
 }
 
 void SumsOut(const Product& first, int64_t pairs, const float* scale, const Product& second, int64_t second_pairs,
-             int64_t count, int64_t columns, uint16_t* out, int64_t pitch) {
+             int64_t count, int64_t columns, uint16_t* out, int64_t pitch, Prefetcher* prefetch) {
   const __mmask32 wanted = Columns(columns);
   for (int64_t m = 0; m < count; m += 8) {
+    prefetch->Tile();
     Tile<8, 2> sum;
     SumsTile(first, pairs, scale, second, second_pairs, m, sum);
     FLUVIAL_UNROLL for (int i = 0; i < 8; ++i) {
@@ -126,8 +128,9 @@ void Solve(const float* a, const float* beta, const float* x, int64_t count, int
 }
 
 void Update(int64_t kp, int64_t pairs, const uint32_t* keys, const uint32_t* b, const float* decay, float* s,
-            uint32_t* rounded) {
+            uint32_t* rounded, Prefetcher* prefetch) {
   for (int64_t m = 0; m < kp; m += 8) {
+    prefetch->Tile();
     Tile<8, 2> sum;
     FLUVIAL_UNROLL for (int i = 0; i < 8; ++i) {
       const __m512 f = _mm512_set1_ps(decay[m + i]);
@@ -273,11 +276,12 @@ float SumSquares(const uint16_t* x, int64_t n) {
 
 #else  // never called: CpuHasBf16() is false in such a build
 
-void Sums(int64_t, const Product&, int64_t, const float*, const Product&, int64_t, float*) {}
-void SumsOut(const Product&, int64_t, const float*, const Product&, int64_t, int64_t, int64_t, uint16_t*, int64_t) {}
+void Sums(int64_t, const Product&, int64_t, const float*, const Product&, int64_t, float*, Prefetcher*) {}
+void SumsOut(const Product&, int64_t, const float*, const Product&, int64_t, int64_t, int64_t, uint16_t*, int64_t,
+             Prefetcher*) {}
 void Solve(const float*, const float*, const float*, int64_t, int64_t, const uint16_t*, int64_t, const float*,
            uint32_t*, uint32_t*) {}
-void Update(int64_t, int64_t, const uint32_t*, const uint32_t*, const float*, float*, uint32_t*) {}
+void Update(int64_t, int64_t, const uint32_t*, const uint32_t*, const float*, float*, uint32_t*, Prefetcher*) {}
 void LowerGemm(int64_t, int64_t, const uint32_t*, int64_t, const uint32_t*, float*, int64_t) {}
 bool KdaFactors(int64_t, int64_t, const uint16_t*, const uint16_t*, const float*, const float*, const float*, float,
                 float, uint16_t*, uint16_t*, uint16_t*, uint32_t*, float*) {

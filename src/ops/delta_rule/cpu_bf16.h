@@ -17,6 +17,36 @@ namespace bf16 {
 /// Columns of a panel: two vectors of 16 floats.
 inline constexpr int64_t kWidth = 32;
 
+/// Asks for the rows of the next chunk, a few cache lines between the tiles of products: all at once they would fill
+/// the queue of misses and stop everything else. Rows of one token lie a page or more apart, where hardware prefetchers
+/// do not follow. Inline always: two instruction sets compile this header.
+struct Prefetcher {
+  struct Stream {
+    const char* base = nullptr;
+    int64_t pitch = 0, bytes = 0;
+  };
+  Stream streams[5];
+  int64_t count = 0;     ///< streams
+  int64_t per_tile = 0;  ///< lines
+  int64_t stream = 0, row = 0, end = 0;
+  const char* at = nullptr;
+  const char* stop = nullptr;
+
+  [[gnu::always_inline]] inline void Tile() {
+    for (int64_t i = 0; i < per_tile; ++i, at += 64) {
+      if (at < stop) {
+        __builtin_prefetch(at, 0, 2);
+        continue;
+      }
+      if (row == end) return;
+      at = streams[stream].base + row * streams[stream].pitch;
+      stop = at + streams[stream].bytes;
+      __builtin_prefetch(at, 0, 2);
+      if (++stream == count) stream = 0, ++row;
+    }
+  }
+};
+
 /// A product of one 32-column panel: A [rows, 2 pairs] with `a_row` words between rows, B [pairs, 32].
 struct Product {
   const uint32_t* a = nullptr;
@@ -27,11 +57,11 @@ struct Product {
 /// c[m, 0..32) = scale[m] (first A B over `pairs`)[m] + (second A B over `second_pairs`)[m] for m < rows, a multiple
 /// of 8.
 void Sums(int64_t rows, const Product& first, int64_t pairs, const float* scale, const Product& second,
-          int64_t second_pairs, float* c);
+          int64_t second_pairs, float* c, Prefetcher* prefetch);
 
 /// The same for 16 rows, rounded to bf16 and stored: `count` rows of `columns` <= 32 elements, `pitch` apart.
 void SumsOut(const Product& first, int64_t pairs, const float* scale, const Product& second, int64_t second_pairs,
-             int64_t count, int64_t columns, uint16_t* out, int64_t pitch);
+             int64_t count, int64_t columns, uint16_t* out, int64_t pitch, Prefetcher* prefetch);
 
 /// 16 rows of U = (I + A)^-1 diag(beta) (V - X) for one panel, by forward substitution in fp32: `a` [16, 16] strictly
 /// lower, x [16, 32]; `count` rows of `columns` elements of v, the others are zeros. u receives U as pairs of rows
@@ -42,7 +72,7 @@ void Solve(const float* a, const float* beta, const float* x, int64_t count, int
 /// S[k, 0..32) = decay[k] S[k] + sum over d < pairs of A(k, d) B[d, :] for k < kp, a multiple of 8, where
 /// A(k, d) = keys[d * kp + k]; `rounded` receives S as pairs of rows.
 void Update(int64_t kp, int64_t pairs, const uint32_t* keys, const uint32_t* b, const float* decay, float* s,
-            uint32_t* rounded);
+            uint32_t* rounded, Prefetcher* prefetch);
 
 /// The part of C[i, j] = A[i] . B[:, j] up to the diagonal, in whole vectors; rows is a multiple of 16. B and C have
 /// `pitch` columns.

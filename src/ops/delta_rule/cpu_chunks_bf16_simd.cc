@@ -86,50 +86,34 @@ struct Scratch16 {
   uint32_t* state_pairs[kMaxHeads16];
 };
 
-/// Asks for the rows of the next chunk, a few at a time between products: all at once they would fill the queue of
-/// misses and stop everything else. Rows of one token lie a page or more apart, where hardware prefetchers do not
-/// follow.
-class RowPrefetcher {
- public:
-  RowPrefetcher(const HeadCall& c) {
-    const Problem& p = *c.problem;
-    const int64_t key_head = c.head / (p.hv / p.hk);
-    const int64_t key_heads = (c.head + c.heads - 1) / (p.hv / p.hk) - key_head + 1;
-    Add(c.args->k, key_head * p.k, key_heads * p.k);
-    Add(c.args->q, key_head * p.k, key_heads * p.k);
-    if (p.kda()) Add(c.args->gate, c.head * p.k, c.heads * p.k);
-    const int64_t v = c.heads > 1 ? int64_t{c.heads} * p.v : c.v_end - c.v_begin;
-    Add(c.args->v, c.head * p.v + c.v_begin, v);
-    Add(c.args->out, c.head * p.v + c.v_begin, v);
-  }
-  /// Rows [begin, end), in about `steps` steps.
-  void Start(int64_t begin, int64_t end, int64_t steps) {
-    row_ = begin;
-    end_ = std::max(begin, end);
-    stream_ = 0;
-    per_step_ = ((end_ - row_) * count_ + steps - 1) / steps;
-  }
-  HWY_INLINE void Step() {
-    for (int64_t i = 0; i < per_step_ && row_ < end_; ++i) {
-      const Stream& s = streams_[stream_];
-      const char* at = s.base + row_ * s.pitch;
-      for (int64_t byte = 0; byte < s.bytes; byte += 64) __builtin_prefetch(at + byte, 0, 2);
-      if (++stream_ == count_) stream_ = 0, ++row_;
-    }
-  }
-
- private:
-  struct Stream {
-    const char* base = nullptr;
-    int64_t pitch = 0, bytes = 0;
-  };
-  void Add(const TensorView& t, int64_t offset, int64_t n) {
+bf16::Prefetcher MakePrefetcher(const HeadCall& c) {
+  bf16::Prefetcher out;
+  const auto add = [&](const TensorView& t, int64_t offset, int64_t n) {
     const int64_t size = static_cast<int64_t>(SizeOf(t.dtype));
-    streams_[count_++] = {static_cast<const char*>(t.data) + offset * size, t.stride(0) * size, n * size};
-  }
-  Stream streams_[5];
-  int64_t count_ = 0, stream_ = 0, row_ = 0, end_ = 0, per_step_ = 0;
-};
+    out.streams[out.count++] = {static_cast<const char*>(t.data) + offset * size, t.stride(0) * size, n * size};
+  };
+  const Problem& p = *c.problem;
+  const int64_t key_head = c.head / (p.hv / p.hk);
+  const int64_t key_heads = (c.head + c.heads - 1) / (p.hv / p.hk) - key_head + 1;
+  add(c.args->k, key_head * p.k, key_heads * p.k);
+  add(c.args->q, key_head * p.k, key_heads * p.k);
+  if (p.kda()) add(c.args->gate, c.head * p.k, c.heads * p.k);
+  const int64_t v = c.heads > 1 ? c.heads * p.v : c.v_end - c.v_begin;
+  add(c.args->v, c.head * p.v + c.v_begin, v);
+  add(c.args->out, c.head * p.v + c.v_begin, v);
+  return out;
+}
+
+/// Rows [begin, end) of the streams, spread over `tiles` tiles.
+void StartPrefetch(int64_t begin, int64_t end, int64_t tiles, bf16::Prefetcher* p) {
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < p->count; ++i) bytes += PadTo(p->streams[i].bytes, 64);
+  p->at = p->stop = nullptr;
+  p->stream = 0;
+  p->row = begin;
+  p->end = std::max(begin, end);
+  p->per_tile = (p->end - p->row) * bytes / 64 / tiles + 1;
+}
 
 /// Rows as they are, padded with zeros, and 1 / norm times `factor`.
 HWY_INLINE void CopyRows(const Problem& p, const TensorView& x, int64_t t, int64_t head, int64_t count, int64_t rows,
@@ -292,7 +276,7 @@ HWY_INLINE Chunk KdaSmallChunk(const HeadCall& c, int64_t t, int64_t count, Scra
 
 /// One panel of V columns through a chunk whose first token is `t`.
 HWY_INLINE void Panel16(const HeadCall& call, int64_t t, int64_t count, int64_t v0, int64_t kp, const Chunk& c,
-                        Scratch16* h, float* state, uint32_t* state_pairs, RowPrefetcher* prefetch) {
+                        Scratch16* h, float* state, uint32_t* state_pairs, bf16::Prefetcher* prefetch) {
   const Problem& p = *call.problem;
   const int64_t pairs = kp / 2, n = std::min(kWidth, call.v_end - v0);
   const int64_t v_pitch = call.args->v.stride(0), out_pitch = call.args->out.stride(0);
@@ -302,18 +286,15 @@ HWY_INLINE void Panel16(const HeadCall& call, int64_t t, int64_t count, int64_t 
   uint32_t* w_pairs = c.row_out == nullptr ? h->u_pairs : h->w_pairs;
   for (int64_t b = 0; b < c.rows; b += kBlock) {
     bf16::Sums(kBlock, {words(c.k16 + b * kp), pairs, state_pairs}, pairs, c.key_scale + b,
-               {words(c.a16 + b * c.pitch), c.pitch / 2, h->u_pairs}, b / 2, h->x);
-    prefetch->Step();
+               {words(c.a16 + b * c.pitch), c.pitch / 2, h->u_pairs}, b / 2, h->x, prefetch);
     bf16::Solve(c.diagonal + b * kBlock, c.beta + b, h->x, count - b, n, v + b * v_pitch, v_pitch,
                 c.row_out == nullptr ? nullptr : c.row_out + b, h->u_pairs + b / 2 * kWidth,
                 c.row_out == nullptr ? nullptr : h->w_pairs + b / 2 * kWidth);
     bf16::SumsOut({words(c.q16 + b * kp), pairs, state_pairs}, pairs, c.query_scale + b,
                   {words(c.p16 + b * c.pitch), c.pitch / 2, h->u_pairs}, (b + kBlock) / 2, std::min(kBlock, count - b),
-                  n, out + b * out_pitch, out_pitch);
-    prefetch->Step();
+                  n, out + b * out_pitch, out_pitch, prefetch);
   }
-  bf16::Update(kp, c.rows / 2, c.key_pairs, w_pairs, c.decay, state, state_pairs);
-  prefetch->Step();
+  bf16::Update(kp, c.rows / 2, c.key_pairs, w_pairs, c.decay, state, state_pairs, prefetch);
 }
 
 void RunChunks16Impl(const HeadCall& task) {
@@ -332,7 +313,7 @@ void RunChunks16Impl(const HeadCall& task) {
       bf16::PairRows(s.state + v * kp, kp, kWidth, h.state_pairs[i] + v * kp / 2);
     }
   }
-  RowPrefetcher prefetch(task);
+  bf16::Prefetcher prefetch = MakePrefetcher(task);
   const auto panels = [&](int64_t i, int64_t t, int64_t count, const Chunk& chunk) {
     for (int64_t v = 0; v < task.v_end - task.v_begin; v += kWidth) {
       Panel16(heads[i], t, count, task.v_begin + v, kp, chunk, &h, h.state[i] + v * kp, h.state_pairs[i] + v * kp / 2,
@@ -340,10 +321,10 @@ void RunChunks16Impl(const HeadCall& task) {
     }
   };
   int64_t checkpoint = task.sequence.checkpoint_row;
-  const int64_t steps = task.heads * (PadTo(task.v_end - task.v_begin, kWidth) / kWidth) * (kChunk16 / kBlock * 2 + 1);
+  const int64_t tiles = task.heads * (PadTo(task.v_end - task.v_begin, kWidth) / kWidth) * (kChunk16 / 8 * 2 + kp / 8);
   for (int64_t t = begin; t < end; t += kChunk16) {
     const int64_t count = std::min(kChunk16, end - t), rows = PadTo(count, kBlock);
-    prefetch.Start(t + kChunk16, std::min(t + 2 * kChunk16, end), steps);
+    StartPrefetch(t + kChunk16, std::min(t + 2 * kChunk16, end), tiles, &prefetch);
     for (int64_t i = 0; i < task.heads; ++i) {
       if (!p.kda()) {
         if (i == 0 || heads[i].head % group == 0) GdnKeys(heads[i], t, count, rows, kp, &h);

@@ -37,8 +37,8 @@ inline constexpr int64_t kPanel = 32;
 inline constexpr int64_t kGdnChunk = 64;
 inline constexpr int64_t kKdaChunk = 16;
 /// Tokens per chunk and most heads per task of the bf16 chunks.
-inline constexpr int64_t kChunk16 = 64;
-inline constexpr int64_t kMaxHeads16 = 4;
+inline constexpr int64_t kChunk16 = 32;
+inline constexpr int64_t kMaxHeads16 = 2;
 
 inline int64_t PadTo(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
