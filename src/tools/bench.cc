@@ -180,9 +180,10 @@ Status RunBench(const Options& o) {
       row["all_us"] = std::move(all);
       for (const auto& [peer, us] : e.anchors) row["anchors"][peer] = us;
       const double us = row["us"], floor = row["floor_us"];
-      row["x_floor"] = us / floor;
-      std::snprintf(line, sizeof(line), "%-22s %11.1f %11.1f %11.1f %7.2f  ", name.c_str(), us,
-                    row.value("active_us", us), floor, us / floor);
+      const double active = row.value("active_us", us);
+      row["x_floor"] = active / floor;
+      std::snprintf(line, sizeof(line), "%-22s %11.1f %11.1f %11.1f %7.2f  ", name.c_str(), us, active, floor,
+                    active / floor);
       std::string tail = text;
       for (const auto& [peer, anchor] : e.anchors) {
         tail += "  " + peer + " " + std::to_string(static_cast<int64_t>(anchor));
@@ -232,7 +233,9 @@ Command AddBench(CLI::App& root) {
   app->add_flag("--child", o->child)->group("");
   app->footer(
       "us: median over processes of the best repeat; active us: CPU time per thread, which other programs do not\n"
-      "stretch; floor: the larger of minimum traffic over bandwidth and multiply-adds over the peak rate.\n"
+      "stretch; floor: the larger of minimum traffic over bandwidth and multiply-adds over the peak rate, of CPU time, "
+      "too;\n"
+      "x floor: active us (on a GPU: us) over it.\n"
       "Examples:\n"
       "  fluvial bench op --suite cpu --backend cpu,cpu_bf16,token_loop --op gdn_prefill\n"
       "  fluvial bench op --problem \"kda_prefill lens=8192 hk=96 gate=bounded:-5\" --device cuda");

@@ -88,10 +88,11 @@ TEST(DeltaRuleBackends, AgreeWithTheReference) {
 }
 
 TEST(DeltaRuleCases, BadWordsAreErrors) {
-  for (const char* line :
-       {"kda_prefill lens=4 hk=1 fill=zeros", "kda_prefill lens=4 hk=1 slots=all", "kda_prefill lens=4 hk=1 pad=-1",
-        "kda_prefill lens=4 hk=1 nan=1", "kda_prefill lens=4 hk=1 fill=exact",
-        "kda_prefill lens=4 hk=1 fill=exact scale=1", "kda_prefill lens=4 hk=1 what=1"}) {
+  for (const char* line : {"kda_prefill lens=4 hk=1 fill=zeros", "kda_prefill lens=4 hk=1 slots=all",
+                           "kda_prefill lens=4 hk=1 pad=-1", "kda_prefill lens=4 hk=1 nan=1",
+                           "kda_prefill lens=4 hk=1 fill=exact", "kda_prefill lens=4 hk=1 fill=exact scale=1",
+                           "kda_prefill lens=4 hk=1 split=1 state=bf16", "kda_decode lens=4 hk=1 split=1",
+                           "gdn_decode lens=4 hk=1 refill=1 token_states=1", "kda_prefill lens=4 hk=1 what=1"}) {
     EXPECT_FALSE(ParseCase(line).ok()) << line;
   }
 }

@@ -66,6 +66,9 @@ size_t HeadsWorkspaceBytes(int threads, int64_t scratch_floats);
 /// Runs dependent-free fp32 multiply-adds for some milliseconds and gives their number: the rate of one thread.
 double SpinMultiplyAdds();
 
+/// x <- (x + 1) / 2 for n floats: what reading and writing memory in place can reach.
+void UpdateInPlace(float* x, int64_t n);
+
 /// Vector instruction set the dynamic dispatch picked ("AVX3", ...).
 const char* CpuTargetName();
 

@@ -193,6 +193,13 @@ double SpinImpl() {
   return static_cast<double>(kRounds) * kChains * static_cast<double>(hn::Lanes(d));
 }
 
+void UpdateImpl(float* x, int64_t n) {
+  const DF d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto half = hn::Set(d, 0.5f);
+  for (int64_t i = 0; i + lanes <= n; i += lanes) hn::StoreU(hn::MulAdd(half, hn::LoadU(d, x + i), half), d, x + i);
+}
+
 const char* TargetNameImpl() { return hwy::TargetName(HWY_TARGET); }
 
 }  // namespace HWY_NAMESPACE
@@ -205,6 +212,7 @@ namespace fluvial::ops::delta_rule {
 HWY_EXPORT(RunTokensImpl);
 HWY_EXPORT(TargetNameImpl);
 HWY_EXPORT(SpinImpl);
+HWY_EXPORT(UpdateImpl);
 
 size_t TokenScratchFloats(const Problem& p) {
   const size_t kp = PadTo(p.k, kLanePad), vp = PadTo(p.v, kPanel);
@@ -212,6 +220,7 @@ size_t TokenScratchFloats(const Problem& p) {
 }
 
 void RunTokens(const HeadCall& call) { HWY_DYNAMIC_DISPATCH(RunTokensImpl)(call); }
+void UpdateInPlace(float* x, int64_t n) { HWY_DYNAMIC_DISPATCH(UpdateImpl)(x, n); }
 double SpinMultiplyAdds() { return HWY_DYNAMIC_DISPATCH(SpinImpl)(); }
 const char* CpuTargetName() { return HWY_DYNAMIC_DISPATCH(TargetNameImpl)(); }
 
