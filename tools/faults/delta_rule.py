@@ -68,7 +68,8 @@ def run(command, **options):
 class Copy:
     def __init__(self, root, work, jobs):
         self.root, self.work, self.jobs = root, work, jobs
-        self.build = work / "build"
+        # Two levels below the sources, as a preset: a compiler cache then knows what has not changed.
+        self.build = work / "build" / "faults"
         for part in ("CMakeLists.txt", "cmake", "include", "src"):
             target = work / part
             if target.is_dir():

@@ -12,71 +12,36 @@
 #include <vector>
 
 #include "ops/common/plan_cache.h"
-#include "ops/common/test_kit.h"
-#include "ops/delta_rule/delta_rule.h"
+#include "ops/delta_rule/call_test.h"
 
 namespace fluvial::ops::delta_rule {
 namespace {
 
 constexpr int64_t kSlots = 6;
 
-/// Tensors of one problem with outputs that are NaN until written.
-struct Call {
-  Problem problem;
-  std::vector<std::vector<char>> memory;
-  Args args;
-  std::vector<char> workspace;
-
-  TensorView Make(DType dtype, std::initializer_list<int64_t> dims, double spread, uint64_t seed) {
-    TensorView t(nullptr, dtype, dims);
-    memory.emplace_back(static_cast<size_t>(t.elements()) * SizeOf(dtype));
-    t.data = memory.back().data();
-    test_kit::Random random(seed);
-    for (int64_t i = 0; i < t.elements(); ++i) StoreFromDouble(t.data, dtype, i, spread * random.Normal());
-    return t;
+/// Results of one run over fresh copies of states and outputs.
+std::vector<char> RunBytes(Call& call, Stream& stream, const std::string& backend, const SequencePlan& plan) {
+  const std::vector<std::vector<char>> before = call.memory;
+  call.args.plan = &plan;
+  const Status valid = Validate(call.problem, call.args);
+  EXPECT_TRUE(valid.ok()) << valid.message();
+  const auto chosen = Choose(call.problem, stream.device(), backend);
+  EXPECT_TRUE(chosen.ok()) << chosen.status().message();
+  if (!valid.ok() || !chosen.ok()) return {};
+  call.workspace.assign(chosen->backend->workspace_bytes(call.problem, stream.device()), static_cast<char>(0xff));
+  const Status s =
+      chosen->backend->run(stream, call.problem, call.args, {call.workspace.data(), call.workspace.size()});
+  EXPECT_TRUE(s.ok()) << s.message();
+  std::vector<char> results;
+  for (const TensorView* t : {&call.args.out, &call.args.state, &call.args.checkpoints}) {
+    if (!t->defined()) continue;
+    const auto* at = static_cast<const char*>(t->data);
+    results.insert(results.end(), at, at + static_cast<size_t>(t->elements()) * SizeOf(t->dtype));
   }
-
-  explicit Call(const std::string& line) {
-    const auto parsed = ParseProblemLine(line);
-    EXPECT_TRUE(parsed.ok()) << parsed.status().message();
-    problem = parsed->problem;
-    memory.reserve(16);
-    const Problem& p = problem;
-    args.q = Make(p.io, {p.tokens, p.hk, p.k}, 1, 1);
-    args.k = Make(p.io, {p.tokens, p.hk, p.k}, 1, 2);
-    args.v = Make(p.io, {p.tokens, p.hv, p.v}, 1, 3);
-    args.out = Make(p.io, {p.tokens, p.hv, p.v}, NAN, 4);
-    args.gate = p.kda() ? Make(p.gate_dtype, {p.tokens, p.hv, p.k}, 1, 5) : Make(p.gate_dtype, {p.tokens, p.hv}, 1, 5);
-    args.beta = Make(p.beta_dtype, {p.tokens, p.hv}, 1, 6);
-    args.a_log = Make(DType::kF32, {p.hv}, 0.3, 7);
-    args.dt_bias = p.kda() ? Make(DType::kF32, {p.hv, p.k}, 0.3, 8) : Make(DType::kF32, {p.hv}, 0.3, 8);
-    args.state = Make(p.state, {kSlots, p.hv, p.v, p.k}, 0.3, 9);
-    // More rows than any arrangement of the lengths needs.
-    if (p.checkpoint_every > 0) args.checkpoints = Make(p.state, {8, p.hv, p.v, p.k}, NAN, 10);
-  }
-
-  /// Results of one run over fresh copies of states and outputs, as bytes.
-  std::vector<char> Run(Stream& stream, const std::string& backend, const SequencePlan& plan) {
-    const std::vector<std::vector<char>> before = memory;
-    args.plan = &plan;
-    const Status valid = Validate(problem, args);
-    EXPECT_TRUE(valid.ok()) << valid.message();
-    const auto chosen = Choose(problem, stream.device(), backend);
-    EXPECT_TRUE(chosen.ok()) << chosen.status().message();
-    if (!valid.ok() || !chosen.ok()) return {};
-    workspace.assign(chosen->backend->workspace_bytes(problem, stream.device()), static_cast<char>(0xff));
-    const Status s = chosen->backend->run(stream, problem, args, {workspace.data(), workspace.size()});
-    EXPECT_TRUE(s.ok()) << s.message();
-    std::vector<char> results;
-    for (const TensorView* t : {&args.out, &args.state, &args.checkpoints}) {
-      if (!t->defined()) continue;
-      const auto* at = static_cast<const char*>(t->data);
-      results.insert(results.end(), at, at + static_cast<size_t>(t->elements()) * SizeOf(t->dtype));
-    }
-    for (size_t i = 0; i < memory.size(); ++i) std::memcpy(memory[i].data(), before[i].data(), before[i].size());
-    return results;
-  }
-};
+  for (size_t i = 0; i < call.memory.size(); ++i)
+    std::memcpy(call.memory[i].data(), before[i].data(), before[i].size());
+  return results;
+}
 
 std::vector<std::string> CpuBackends(Op op) {
   std::vector<std::string> names = {"cpu", "reference"};
@@ -91,19 +56,20 @@ std::vector<std::string> CpuBackends(Op op) {
 /// `first`, then `second` in the same plan, against `second` in a plan of its own.
 void ExpectRefillIsFresh(const std::string& line, const SequenceSpec& first, const SequenceSpec& second) {
   const auto stream = MakeCpuStream(2);
-  Call call(line);
+  Call call(line, kSlots);
   for (const std::string& backend : CpuBackends(call.problem.op)) {
     auto plan = SequencePlan::Create(*stream, {call.problem.tokens, 8, 0});
     ASSERT_TRUE(plan.ok());
     ASSERT_TRUE(plan->Refill(*stream, first).ok());
     const auto* address = plan->device_offsets();
-    const auto warm = call.Run(*stream, backend, *plan);
+    const auto warm = RunBytes(call, *stream, backend, *plan);
     ASSERT_TRUE(plan->Refill(*stream, second).ok());
     ASSERT_EQ(plan->device_offsets(), address) << "refilled in place";
-    const auto refilled = call.Run(*stream, backend, *plan);
+    const auto refilled = RunBytes(call, *stream, backend, *plan);
     const auto own = SequencePlan::Make(*stream, second);
     ASSERT_TRUE(own.ok());
-    EXPECT_TRUE(refilled == call.Run(*stream, backend, *own)) << backend << ": " << line << " saw the plan of before";
+    EXPECT_TRUE(refilled == RunBytes(call, *stream, backend, *own))
+        << backend << ": " << line << " saw the plan of before";
     EXPECT_FALSE(refilled == warm) << backend << ": the two plans must differ for this to be a test";
   }
 }
@@ -140,17 +106,17 @@ TEST(DeltaRuleRefill, SlotAliasing) {
 // A new plan where an old one was: the same address and the same generation, another plan.
 TEST(DeltaRuleRefill, APlanAtTheAddressOfAnother) {
   const auto stream = MakeCpuStream(2);
-  Call call(kGdn + "70,3");
+  Call call(kGdn + "70,3", kSlots);
   for (const std::string& backend : CpuBackends(call.problem.op)) {
     std::optional<SequencePlan> plan(std::move(SequencePlan::Make(*stream, {{70, 3}, {0, 1}, {0, 1}})).value());
     const uint64_t generation = plan->generation();
-    call.Run(*stream, backend, *plan);
+    RunBytes(call, *stream, backend, *plan);
     plan.reset();
     plan.emplace(std::move(SequencePlan::Make(*stream, {{3, 70}, {2, 3}, {2, 3}})).value());
     ASSERT_EQ(plan->generation(), generation);
-    const auto got = call.Run(*stream, backend, *plan);
+    const auto got = RunBytes(call, *stream, backend, *plan);
     const auto own = SequencePlan::Make(*stream, {{3, 70}, {2, 3}, {2, 3}});
-    EXPECT_TRUE(got == call.Run(*stream, backend, *own)) << backend;
+    EXPECT_TRUE(got == RunBytes(call, *stream, backend, *own)) << backend;
   }
 }
 
