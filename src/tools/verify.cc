@@ -61,6 +61,7 @@ std::string Json(const delta::VerifyReport& r, uint64_t seed) {
                                 {"passed", t.passed},
                                 {"failed", t.failed},
                                 {"refused", t.refused},
+                                {"mirrored", t.mirrored},
                                 {"worst_ratio", t.worst_ratio},
                                 {"worst_problem", t.worst_line}});
   }

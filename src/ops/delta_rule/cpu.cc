@@ -98,7 +98,7 @@ Status RunHeads(Stream& stream, const Problem& p, const Args& a, Workspace works
   int64_t group = heads_per_task;
   // A divisor of hv, and enough tasks for threads to even out.
   while (group > 1 &&
-         (p.hv % group != 0 || static_cast<int64_t>(sequences.size()) * (p.hv / group) < 4 * pool.threads())) {
+         (p.hv % group != 0 || static_cast<int64_t>(sequences.size()) * (p.hv / group) < 2 * pool.threads())) {
     --group;
   }
   const int64_t per_sequence = p.hv / group, tasks = static_cast<int64_t>(sequences.size()) * per_sequence;

@@ -67,6 +67,7 @@ struct Verdict {
   bool passed = true;
   std::string why;         ///< empty when passed: the first thing that is wrong, with indexes and values
   double worst_ratio = 0;  ///< largest |difference| / bound over outputs and states; 0 in exact cases
+  bool mirrored = false;   ///< also compared with the rounding mirror (mirror.h)
 };
 
 /// Inputs of a case, its reference results and error coefficients. Made once, checked against many backends.
@@ -91,6 +92,7 @@ class PreparedCase {
   void BuildKeys(test_kit::Random& random);
   void BuildSlots(test_kit::Random& random);
   Status Reference(ThreadPool& pool);
+  void CompareWithMirror(const Tensors& got, Verdict* verdict) const;
   Status RunSplit(Stream& stream, const DeltaBackend& backend, const Args& args) const;
   Verdict Compare(const Tensors& got, const Precision& precision) const;
   std::vector<int32_t> WrittenSlots() const;

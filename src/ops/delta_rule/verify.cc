@@ -41,7 +41,7 @@ BackendTally& TallyOf(VerifyReport* report, const std::string& backend, const st
   for (BackendTally& t : report->tallies) {
     if (t.backend == backend && t.device == device) return t;
   }
-  report->tallies.push_back({backend, device, 0, 0, 0, 0, {}});
+  report->tallies.push_back({backend, device, 0, 0, 0, 0, 0, {}});
   return report->tallies.back();
 }
 
@@ -201,6 +201,7 @@ Result<VerifyReport> Verify(std::span<const std::unique_ptr<Stream>> streams, co
           ++report.runs;
           const bool passed = verdict.ok() && verdict->passed;
           ++(passed ? tally.passed : tally.failed);
+          if (passed && verdict->mirrored) ++tally.mirrored;
           if (passed && verdict->worst_ratio > tally.worst_ratio) {
             tally.worst_ratio = verdict->worst_ratio;
             tally.worst_line = FormatCase(c);

@@ -45,6 +45,7 @@ struct BackendTally {
   int64_t passed = 0;
   int64_t failed = 0;
   int64_t refused = 0;
+  int64_t mirrored = 0;    ///< of those that passed, also compared with a rounding mirror
   double worst_ratio = 0;  ///< largest difference / bound
   std::string worst_line;
 };
