@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -40,10 +41,26 @@ struct EngineOptions {
   int64_t max_model_len = 0;             ///< longest prompt + answer; 0 = min(the model's maximum, 8192)
   int32_t max_num_seqs = 8;              ///< sequences running at once = state slots
   int64_t max_num_batched_tokens = 512;  ///< tokens of one step; long prompts are split into such chunks
-  /// Tokens that the KV pages hold together; 0 = max_num_seqs * max_model_len (memory is touched only when used).
+  /// Most tokens of one prompt in one step; 0 = no limit but max_num_batched_tokens. Keeps long prompts from slowing
+  /// down those who are being answered.
+  int64_t long_prefill_token_threshold = 0;
+  /// Tokens that the KV pages hold together; 0 = max_num_seqs * max_model_len, or what memory_limit leaves when that is
+  /// less (memory is touched only when used). Running requests that outgrow it are preempted and resumed.
   int64_t kv_cache_tokens = 0;
   int32_t block_size = 16;  ///< tokens of one KV page
   int32_t threads = 0;      ///< CPU threads; 0 = all that the process may use
+  /// Bytes that weights, caches and workspace may take together; 0 = what the device or the container has. Load()
+  /// refuses what does not fit, with the numbers.
+  uint64_t memory_limit = 0;
+
+  /// Keeps pages and state snapshots of prompts for requests that begin alike (src/engine/README.md).
+  bool enable_prefix_caching = false;
+  uint64_t prefix_cache_bytes = 0;  ///< for state snapshots; 0 = 4 * max_num_seqs of them, at least 16
+  /// Most prompt tokens between two snapshots, besides the places chosen anyway; a multiple of 64, 0 = no limit.
+  int64_t prefix_cache_interval = 512;
+  /// Where snapshots are: "grid" = at multiples of 64 inside prompts, where a hit computes bit for bit what a miss
+  /// does; "all" = also at the ends of prompts and answers (longer hits in conversations, equal up to rounding).
+  std::string prefix_cache_points = "grid";
 };
 
 /// How tokens are drawn. Ranges and order of the steps: docs/sampling.md.
@@ -59,6 +76,26 @@ struct SamplingParams {
   std::vector<std::pair<int32_t, float>> logit_bias;
 };
 
+/// What stands behind the token ids of prompt positions begin..end-1 besides the ids: the content of an image and the
+/// options of its processing. Two prompts share cached tokens only where these agree too.
+struct PromptKey {
+  int64_t begin = 0;
+  int64_t end = 0;
+  std::string key;  ///< compared byte for byte: a digest of content and options
+
+  friend bool operator==(const PromptKey&, const PromptKey&) = default;
+};
+
+/// Says which tokens may come next (a grammar). One object per request, used on the stepping thread only.
+class TokenConstraint {
+ public:
+  virtual ~TokenConstraint() = default;
+  /// Sets bit id % 32 of mask[id / 32] for every allowed id; all bits are clear on entry. An error ends the request.
+  virtual Status Allowed(std::span<uint32_t> mask) = 0;
+  /// `id` was drawn. An error ends the request.
+  virtual Status Accept(int32_t id) = 0;
+};
+
 struct Request {
   std::vector<int32_t> prompt;  ///< at least one id
   SamplingParams sampling;
@@ -68,6 +105,9 @@ struct Request {
   std::vector<int32_t> stop_ids;  ///< in addition to the model's end tokens
   int32_t logprobs = -1;          ///< -1: none; K >= 0: of the drawn token and the K most likely
   bool prompt_logits = false;     ///< return the logits after the prompt's last token
+  int32_t prompt_logprobs = -1;   ///< -1: none; K >= 0: of every prompt token after the first and the K most likely
+  std::vector<PromptKey> prompt_keys;           ///< in order of `begin`, not overlapping
+  std::shared_ptr<TokenConstraint> constraint;  ///< null: every token is allowed
 };
 
 struct Token {
@@ -91,10 +131,14 @@ struct Completion {
   FinishReason finish_reason = FinishReason::kError;
   int32_t stop_id = -1;              ///< the end token or stop id that stopped; -1 otherwise
   std::vector<float> prompt_logits;  ///< [vocab], only when asked for
-  Status status;                     ///< not ok only with kError
-  double queue_seconds = 0;          ///< Submit to first step
-  double first_token_seconds = 0;    ///< Submit to first token
-  double total_seconds = 0;          ///< Submit to end
+  /// Only with Request::prompt_logprobs >= 0: entry i is about prompt token i; entry 0 has no probability (empty top).
+  std::vector<Token> prompt_logprobs;
+  Status status;                   ///< not ok only with kError
+  int64_t cached_tokens = 0;       ///< of the prompt, taken from the prefix cache
+  int32_t preemptions = 0;         ///< how often the request gave its memory to older ones and came back
+  double queue_seconds = 0;        ///< Submit to first step
+  double first_token_seconds = 0;  ///< Submit to first token
+  double total_seconds = 0;        ///< Submit to end
 };
 
 /// What a callback says after each token.
@@ -126,6 +170,27 @@ struct EngineStats {
   int64_t decode_step_tokens = 0;
   int64_t steps = 0;
   int64_t nan_aborts = 0;  ///< requests ended because their logits were not finite
+  int64_t preemptions = 0;
+  int64_t prefix_cache_queries = 0;  ///< prompt tokens looked up; 0 without prefix caching
+  int64_t prefix_cache_hits = 0;     ///< of those, tokens found
+
+  // As of now, not totals.
+  int32_t requests_running = 0;
+  int32_t requests_waiting = 0;
+  int64_t kv_pages_total = 0;
+  int64_t kv_pages_used = 0;      ///< by running requests
+  int64_t kv_pages_cached = 0;    ///< by the prefix cache alone: given up when requests need them
+  int32_t state_slots_total = 0;  ///< slots of running requests
+  int32_t state_slots_used = 0;
+  int32_t snapshot_slots_total = 0;  ///< slots of the prefix cache
+  int32_t snapshot_slots_used = 0;
+  uint64_t snapshot_bytes = 0;      ///< reserved for snapshot slots; part of state_bytes
+  uint64_t memory_limit_bytes = 0;  ///< what weights, caches and workspace were checked against; 0: unknown
+
+  /// 0..1
+  double KvUsage() const {
+    return kv_pages_total > 0 ? static_cast<double>(kv_pages_used) / static_cast<double>(kv_pages_total) : 0;
+  }
 
   double PrefillTokensPerSecond() const { return prefill_seconds > 0 ? prefill_step_tokens / prefill_seconds : 0; }
   double DecodeTokensPerSecond() const { return decode_seconds > 0 ? decode_step_tokens / decode_seconds : 0; }
@@ -149,6 +214,7 @@ struct ModelInfo {
   int64_t parameters = 0;
   std::vector<int32_t> eos_ids;  ///< generation_config.json, else config.json
   bool has_vision = false;       ///< the checkpoint has a vision tower
+  std::string memory;            ///< the memory budget in one line: weights, caches, workspace, limit
 };
 
 class Engine {

@@ -6,48 +6,22 @@
 #include <set>
 #include <thread>
 
-#include "engine/pools.h"
-#include "models/model_testkit.h"
+#include "engine/engine_testkit.h"
+#include "engine/free_list.h"
 
 namespace fluvial {
 namespace {
 
+using engine::testing::Greedy;
+using engine::testing::Ids;
+using engine::testing::Loaded;
+using engine::testing::Options;
 using models::testing::Golden;
 using models::testing::GoldenDirectory;
 
 constexpr int kPrompts[] = {1, 2, 63, 64, 65, 300};
 
 std::string Text() { return GoldenDirectory("qwen3_5/text"); }
-
-EngineOptions Options() {
-  EngineOptions o;
-  o.model = Text();
-  o.device = "cpu";
-  o.threads = 2;
-  o.max_model_len = 512;
-  return o;
-}
-
-std::unique_ptr<Engine> Loaded(const EngineOptions& options = Options()) {
-  auto engine = Engine::Load(options);
-  EXPECT_TRUE(engine.ok()) << engine.status().message();
-  return engine.ok() ? std::move(engine).value() : nullptr;
-}
-
-Request Greedy(const std::vector<int32_t>& prompt, int64_t max_tokens = 64) {
-  Request r;
-  r.prompt = prompt;
-  r.max_tokens = max_tokens;
-  r.sampling.temperature = 0;
-  r.ignore_eos = true;
-  return r;
-}
-
-std::vector<int32_t> Ids(const Completion& c) {
-  std::vector<int32_t> out;
-  for (const Token& t : c.tokens) out.push_back(t.id);
-  return out;
-}
 
 class EngineTest : public ::testing::Test {
  protected:
@@ -161,17 +135,7 @@ TEST_F(EngineTest, NotFiniteEndsOneRequestAndNobodyElses) {
   int32_t bad = 0;
   while (used.contains(bad)) ++bad;
   ASSERT_LT(bad, 512);
-  const models::testing::ZeroedCheckpoint copy(Text(), "no such tensor");
-  auto file = weights::SafetensorsFile::Open(copy.path() + "/model.safetensors");
-  ASSERT_TRUE(file.ok());
-  std::fstream out(copy.path() + "/model.safetensors", std::ios::binary | std::ios::in | std::ios::out);
-  for (const auto& e : file->entries()) {
-    if (e.name != "model.embed_tokens.weight") continue;
-    const std::string row(64 * sizeof(float), '\xff');
-    out.seekp(static_cast<std::streamoff>(e.begin) + bad * static_cast<std::streamoff>(row.size()));
-    out << row;
-  }
-  out.close();
+  const models::testing::AlteredCheckpoint copy(Text(), engine::testing::NotANumber(bad));
   EngineOptions o = Options();
   o.model = copy.path();
   o.max_num_seqs = 2;  // slots and pages of the poisoned request are used again
@@ -261,6 +225,39 @@ TEST_F(EngineTest, DrawsDependOnSeedAndNotOnCompany) {
   const auto together = *engine->Generate({other, r, Greedy(Prompt(300))});
   EXPECT_EQ(Ids(together[1]), alone);
   EXPECT_NE(Ids(together[0]), alone);
+}
+
+TEST_F(EngineTest, ConstraintsAllowAndFail) {
+  /// Token i of the answer must be allowed[i]; nothing is allowed after the last.
+  struct Script : TokenConstraint {
+    explicit Script(std::vector<int32_t> ids) : allowed(std::move(ids)) {}
+    Status Allowed(std::span<uint32_t> mask) override {
+      if (at == allowed.size()) return Status::Failed("the script is at its end");
+      const auto id = static_cast<size_t>(allowed[at]);
+      mask[id / 32] |= 1u << (id % 32);
+      return Status::Ok();
+    }
+    Status Accept(int32_t id) override {
+      return id == allowed[at++] ? Status::Ok() : Status::Failed("the mask was not obeyed");
+    }
+    std::vector<int32_t> allowed;
+    size_t at = 0;
+  };
+  const auto engine = Loaded();
+  ASSERT_NE(engine, nullptr);
+  const std::vector<int32_t> script = {511, 0, 31, 32, 77, 3};
+  Request r = Greedy(Prompt(64), 6);
+  r.constraint = std::make_shared<Script>(script);
+  Request longer = Greedy(Prompt(64), 7);
+  longer.constraint = std::make_shared<Script>(script);
+  const auto answers = engine->Generate({r, Greedy(Prompt(65)), longer});
+  ASSERT_TRUE(answers.ok());
+  EXPECT_EQ(Ids((*answers)[0]), script);
+  EXPECT_EQ((*answers)[0].finish_reason, FinishReason::kLength);
+  EXPECT_EQ(Ids((*answers)[1]), Want(65));
+  EXPECT_EQ(Ids((*answers)[2]), script);
+  EXPECT_EQ((*answers)[2].finish_reason, FinishReason::kError);
+  EXPECT_NE((*answers)[2].status.message().find("at its end"), std::string::npos);
 }
 
 TEST_F(EngineTest, CancelsFromTheFlagAndById) {

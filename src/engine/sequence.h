@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/planner.h"
 #include "fluvial/engine.h"
 #include "ops/sampling/sampling.h"
 
@@ -17,7 +18,7 @@ inline double Seconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-struct Sequence {
+struct Sequence : Task {
   uint64_t id = 0;
   Request request;
   TokenCallback on_token;
@@ -28,21 +29,14 @@ struct Sequence {
   bool penalties = false;
   std::vector<int32_t> stops;  ///< ids that end the request: the model's (unless ignored) and its own
   int64_t max_tokens = 0;      ///< after the cut to max_model_len
-
-  std::vector<int32_t> ids;  ///< prompt, then what was drawn
-  int64_t done = 0;          ///< tokens that the caches hold
-  int32_t slot = -1;         ///< state slot; -1 while waiting
-  std::vector<int32_t> pages;
+  std::vector<uint32_t> mask;  ///< of the constraint, when there is one
 
   Completion completion;
   bool finished = false;
-  Clock::time_point submitted, started;
+  bool started = false;
+  Clock::time_point submitted;
 
-  int64_t prompt_tokens() const { return static_cast<int64_t>(request.prompt.size()); }
   int64_t generated() const { return static_cast<int64_t>(completion.tokens.size()); }
-  int64_t pending() const { return static_cast<int64_t>(ids.size()) - done; }
-  /// One token after a finished prompt: a decode row.
-  bool decoding() const { return done >= prompt_tokens(); }
 };
 
 }  // namespace fluvial::engine

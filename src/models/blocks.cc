@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "models/block_parts.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/norm/norm.h"
 #include "ops/rope/rope.h"
@@ -15,34 +16,16 @@ namespace ew = ops::elementwise;
 /// eps of the q/k norm inside the delta rule; a constant of the architecture, not of the config.
 constexpr float kQkNormEps = 1e-6f;
 
-/// A step's sequences in at most two parts: decode rows, then prompt rows.
-struct Segment {
-  const ops::SequencePlan* plan = nullptr;
-  int64_t begin = 0;
-  bool decode = false;
-};
-struct Segments {
-  Segment parts[2];
-  int count = 0;
-};
-
-Segments SegmentsOf(const Step& step) {
-  Segments s;
-  int64_t begin = 0;
-  if (step.decode != nullptr) {
-    s.parts[s.count++] = {step.decode, 0, true};
-    begin = step.decode->tokens();
-  }
-  if (step.prefill != nullptr) s.parts[s.count++] = {step.prefill, begin, false};
-  return s;
-}
-
 struct GdnScratch {
-  TensorView qkv, conv, z, a, b, core;
+  TensorView qkv, conv, z, a, b, core, qkvz, ba;
 };
 
-GdnScratch TakeGdn(Scratch& s, const GdnDims& d, int64_t t, DType io) {
+GdnScratch TakeGdn(Scratch& s, const GdnDims& d, const GdnWeights& w, int64_t t, DType io) {
   GdnScratch out;
+  if (w.in_qkvz.defined()) {
+    out.qkvz = s.Take(io, {t, d.channels() + d.value_dim()});
+    out.ba = s.Take(io, {t, int64_t{2} * d.hv});
+  }
   out.qkv = s.Take(io, {t, d.channels()});
   out.conv = s.Take(io, {t, d.channels()});
   out.z = s.Take(io, {t, d.value_dim()});
@@ -111,34 +94,6 @@ ops::paged_attention::Problem AttentionProblem(const AttentionDims& d, const Ste
   return p;
 }
 
-/// Runs one backend with scratch from the arena.
-template <class Problem, class Args>
-Status RunBackend(const BlockContext& c, const ops::Backend<Problem, Args>* backend, const Problem& problem,
-                  const Args& args) {
-  const size_t bytes = backend->workspace_bytes(problem, c.operators.device());
-  const size_t mark = c.arena.used();
-  FLUVIAL_ASSIGN_OR_RETURN(void* scratch, c.arena.Take(bytes));
-  const Status status = backend->run(c.stream, problem, args, {scratch, bytes});
-  c.arena.Rewind(mark);
-  return status;
-}
-
-Status Linear(const BlockContext& c, const TensorView& x, const TensorView& w, const TensorView& y,
-              const TensorView& bias = {}) {
-  return c.operators.Linear(c.stream, x, w, bias, y, c.arena);
-}
-
-/// Largest scratch of several linear layers.
-Result<size_t> LinearsBytes(Operators& operators, int64_t m, DType io,
-                            std::initializer_list<const TensorView*> weights) {
-  size_t bytes = 0;
-  for (const TensorView* w : weights) {
-    FLUVIAL_ASSIGN_OR_RETURN(const size_t one, operators.LinearBytes(LinearProblem(m, *w, io)));
-    bytes = std::max(bytes, Arena::Aligned(one));
-  }
-  return bytes;
-}
-
 }  // namespace
 
 TensorView Scratch::Take(DType dtype, std::initializer_list<int64_t> shape) {
@@ -189,9 +144,10 @@ ops::gemm::Problem LinearProblem(int64_t m, const TensorView& w, DType io, bool 
 Result<size_t> GdnBytes(Operators& operators, const Step& step, const GdnDims& dims, const GdnWeights& w, DType io,
                         DType conv_state, DType recurrent_state) {
   Scratch scratch;
-  TakeGdn(scratch, dims, step.tokens(), io);
-  FLUVIAL_ASSIGN_OR_RETURN(size_t most,
-                           LinearsBytes(operators, step.tokens(), io, {&w.in_qkv, &w.in_z, &w.in_b, &w.in_a, &w.out}));
+  TakeGdn(scratch, dims, w, step.tokens(), io);
+  FLUVIAL_ASSIGN_OR_RETURN(
+      size_t most,
+      LinearsBytes(operators, step.tokens(), io, {&w.in_qkv, &w.in_z, &w.in_b, &w.in_a, &w.in_qkvz, &w.in_ba, &w.out}));
   const Segments segments = SegmentsOf(step);
   for (int i = 0; i < segments.count; ++i) {
     const auto conv = ConvProblem(dims, segments.parts[i], io, w.conv.dtype, conv_state);
@@ -204,15 +160,41 @@ Result<size_t> GdnBytes(Operators& operators, const Step& step, const GdnDims& d
   return scratch.bytes() + most;
 }
 
+namespace {
+
+/// qkv, z, b and a of all heads in flat order.
+Status Project(const BlockContext& c, const GdnDims& d, const GdnWeights& w, const TensorView& x, const GdnScratch& t) {
+  if (!w.in_qkvz.defined()) {
+    FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_qkv, t.qkv));
+    FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_z, t.z));
+    FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_b, t.b));
+    return Linear(c, x, w.in_a, t.a);
+  }
+  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_qkvz, t.qkvz));
+  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_ba, t.ba));
+  // From `width` columns per key head at `begin` of its group to `to`, in which only they lie.
+  const auto regroup = [&](const TensorView& from, int64_t begin, int64_t width, const TensorView& to) {
+    const int64_t group = from.dim(1) / d.hk;
+    return ew::Cast(c.stream, Heads(Columns(from, begin, from.dim(1) - begin), d.hk, width, group - width),
+                    Heads(to, d.hk, width));
+  };
+  const int64_t k = d.k, v = int64_t{d.repeat()} * d.v, r = d.repeat();
+  FLUVIAL_RETURN_IF_ERROR(regroup(t.qkvz, 0, k, Columns(t.qkv, 0, d.key_dim())));
+  FLUVIAL_RETURN_IF_ERROR(regroup(t.qkvz, k, k, Columns(t.qkv, d.key_dim(), d.key_dim())));
+  FLUVIAL_RETURN_IF_ERROR(regroup(t.qkvz, 2 * k, v, Columns(t.qkv, 2 * d.key_dim(), d.value_dim())));
+  FLUVIAL_RETURN_IF_ERROR(regroup(t.qkvz, 2 * k + v, v, t.z));
+  FLUVIAL_RETURN_IF_ERROR(regroup(t.ba, 0, r, t.b));
+  return regroup(t.ba, r, r, t.a);
+}
+
+}  // namespace
+
 Status Gdn(const BlockContext& c, const GdnDims& d, const GdnWeights& w, const LayerCache& cache, const TensorView& x,
            const TensorView& y) {
   Scratch scratch(&c.arena);
-  const GdnScratch t = TakeGdn(scratch, d, x.dim(0), c.io);
+  const GdnScratch t = TakeGdn(scratch, d, w, x.dim(0), c.io);
   FLUVIAL_RETURN_IF_ERROR(scratch.status());
-  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_qkv, t.qkv));
-  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_z, t.z));
-  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_b, t.b));
-  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_a, t.a));
+  FLUVIAL_RETURN_IF_ERROR(Project(c, d, w, x, t));
   FLUVIAL_RETURN_IF_ERROR(ew::Apply(c.stream, ew::Function::kSigmoid, t.b, t.b));
 
   const Segments segments = SegmentsOf(c.step);
@@ -353,6 +335,10 @@ Status Mlp(const BlockContext& c, const MlpWeights& w, const TensorView& x, cons
   FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.gate, t.gate));
   FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.up, t.up));
   ew::GluArgs glu;
+  if (w.limit > 0) {
+    glu.form = ew::GluArgs::Form::kClamped;
+    glu.limit = w.limit;
+  }
   glu.gate = t.gate;
   glu.up = t.up;
   glu.y = t.gate;

@@ -72,14 +72,19 @@ struct GdnDims {
   int64_t key_dim() const { return int64_t{hk} * k; }
   int64_t value_dim() const { return int64_t{hv} * v; }
   int64_t channels() const { return 2 * key_dim() + value_dim(); }
+  int32_t repeat() const { return hv / hk; }
 };
 
-/// Rows of in_qkv: q of all heads, k of all heads, v of all heads.
+/// Projections in one of two orders. Flat (Qwen3.5): rows of in_qkv are q of all heads, k of all heads, v of all heads.
+/// Interleaved (Qwen3-Next): per key head and its r = Hv/Hk value heads, in_qkvz has k rows of q, k rows of k, r*v rows
+/// of v, r*v rows of z, and in_ba r rows of b, r rows of a; the four flat ones are then undefined.
 struct GdnWeights {
   TensorView in_qkv;   ///< [channels, H]
   TensorView in_z;     ///< [Hv*V, H]
   TensorView in_b;     ///< [Hv, H]
   TensorView in_a;     ///< [Hv, H]
+  TensorView in_qkvz;  ///< [channels + Hv*V, H]
+  TensorView in_ba;    ///< [2*Hv, H]
   TensorView conv;     ///< [channels, width], fp32 or the model's type
   TensorView a_log;    ///< fp32 [Hv]
   TensorView dt_bias;  ///< fp32 [Hv]
@@ -122,12 +127,25 @@ struct MlpWeights {
   TensorView gate;  ///< [I, H]
   TensorView up;    ///< [I, H]
   TensorView down;  ///< [H, I]
+  float limit = 0;  ///< of the clamped SwiGLU (elementwise.h); 0: none
 };
 
 Result<size_t> MlpBytes(Operators& operators, const Step& step, const MlpWeights& w, DType io);
 
-/// y = down( r(silu(gate x)) * up x ).
+/// y = down( r(silu(gate x)) * up x ), gate x and up x clamped first when there is a limit.
 Status Mlp(const BlockContext& c, const MlpWeights& w, const TensorView& x, const TensorView& y);
+
+/// Runs one backend with scratch from the arena.
+template <class Problem, class Args>
+Status RunBackend(const BlockContext& c, const ops::Backend<Problem, Args>* backend, const Problem& problem,
+                  const Args& args) {
+  const size_t bytes = backend->workspace_bytes(problem, c.operators.device());
+  const size_t mark = c.arena.used();
+  FLUVIAL_ASSIGN_OR_RETURN(void* scratch, c.arena.Take(bytes));
+  const Status status = backend->run(c.stream, problem, args, {scratch, bytes});
+  c.arena.Rewind(mark);
+  return status;
+}
 
 /// The gemm problem of y = x w^T for M rows of type io.
 ops::gemm::Problem LinearProblem(int64_t m, const TensorView& w, DType io, bool bias = false);

@@ -20,10 +20,12 @@ struct EngineFlags {
   ProviderFlags providers;
 };
 
-/// Adds MODEL, --device, --dtype, --mamba-ssm-cache-dtype, --threads, the sizes, one --<operator>-backend each, and the
-/// options of providers.
-/// `flags` must outlive `app`.
+/// Adds MODEL, --device, --dtype, --mamba-cache-dtype, --mamba-ssm-cache-dtype, --threads, the sizes, one
+/// --<operator>-backend each, and the options of providers. `flags` must outlive `app`.
 void AddEngineFlags(CLI::App& app, EngineFlags& flags);
+
+/// Adds what only commands with many requests use: --max-num-seqs, --kv-cache-tokens and the prefix cache.
+void AddBatchingFlags(CLI::App& app, EngineFlags& flags);
 
 /// Loads the providers asked for and gives what Engine::Load takes. kInvalidArgument for a backend name that its
 /// operator does not have: also where the model turns out not to use that operator.

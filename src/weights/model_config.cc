@@ -6,6 +6,7 @@
 
 #include "weights/json_reader.h"
 #include "weights/mapped_file.h"
+#include "weights/model_config_kda.h"
 
 namespace fluvial::weights {
 namespace {
@@ -25,6 +26,9 @@ constexpr Known kKnown[] = {
     {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", Architecture::kQwen3_5Moe},
     {"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", Architecture::kQwen3_5Moe},
     {"qwen3_next", "Qwen3NextForCausalLM", Architecture::kQwen3Next},
+    {"kimi_linear", "KimiLinearForCausalLM", Architecture::kKimiLinear},
+    {"glm5_next_text", "Glm5NextForCausalLM", Architecture::kGlm5Next},
+    {"glm5_next", "Glm5NextForConditionalGeneration", Architecture::kGlm5Next},
 };
 
 Result<Architecture> FindArchitecture(const std::string& class_name, const std::string& model_type,
@@ -164,14 +168,25 @@ Status CheckShapes(const ModelConfig& c, const std::string& file) {
     return Contradiction(file, "linear_num_value_heads " + std::to_string(c.linear.value_heads) +
                                    " is not a multiple of linear_num_key_heads " + std::to_string(c.linear.key_heads));
   }
-  if (c.rotary_dim() < 2 || c.rotary_dim() % 2 != 0) {
+  if (c.latent.rank == 0 && (c.rotary_dim() < 2 || c.rotary_dim() % 2 != 0)) {
     return Contradiction(file, "head_dim * partial_rotary_factor gives " + std::to_string(c.rotary_dim()) +
                                    " rotary dimensions; an even number of at least 2 is needed");
+  }
+  if (c.moe.experts > 0 && c.moe.per_token > c.moe.experts) {
+    return Contradiction(file, "num_experts_per_tok " + std::to_string(c.moe.per_token) + " is more than the " +
+                                   std::to_string(c.moe.experts) + " of num_experts");
   }
   // int64 products downstream stay far from overflow.
   if (c.vocab > (int64_t{1} << 28) || c.hidden > (1 << 20) || c.intermediate > (1 << 24) || c.heads > (1 << 14) ||
       c.head_dim > (1 << 14) || c.layers > (1 << 14)) {
     return Contradiction(file, "sizes are far beyond those of any model");
+  }
+  const auto d = [](int64_t x) { return static_cast<double>(x); };
+  const double widths = 3 * d(c.intermediate) + d(c.moe.experts) * (3 * d(c.moe.intermediate) + 1) +
+                        3 * d(c.moe.shared_intermediate) + 4 * d(c.heads) * d(c.head_dim) +
+                        2 * d(c.linear.conv_channels()) + 2 * d(c.linear.value_heads) * d(c.linear.value_dim);
+  if (d(c.layers + c.mtp_layers) * d(c.hidden) * widths > 0x1p58) {
+    return Contradiction(file, "all parameters together are far beyond those of any model");
   }
   return Status::Ok();
 }
@@ -186,12 +201,21 @@ std::string_view Name(Architecture architecture) {
       return "qwen3_5_moe";
     case Architecture::kQwen3Next:
       return "qwen3_next";
+    case Architecture::kKimiLinear:
+      return "kimi_linear";
+    case Architecture::kGlm5Next:
+      return "glm5_next";
   }
   return "unknown";
 }
 
 int64_t ModelConfig::CountLayers(LayerType type) const {
   return std::count(layer_types.begin(), layer_types.end(), type);
+}
+
+bool ModelConfig::HasExperts(int64_t i) const {
+  if (moe.experts == 0 || (i + 1) % moe.sparse_step != 0) return false;
+  return std::find(moe.dense_layers.begin(), moe.dense_layers.end(), i) == moe.dense_layers.end();
 }
 
 Result<ModelConfig> ParseModelConfig(const std::string& json, const std::string& file) {
@@ -214,20 +238,24 @@ Result<ModelConfig> ParseModelConfig(const std::string& json, const std::string&
                                  ": the checkpoint is quantised (quantization_config), which is not supported; "
                                  "use the bf16 checkpoint");
   }
+  const bool kda = c.architecture == Architecture::kKimiLinear || c.architecture == Architecture::kGlm5Next;
   c.vocab = text.Int("vocab_size", 0);
   c.hidden = text.Int("hidden_size", 0);
   c.intermediate = text.Int("intermediate_size", c.architecture == Architecture::kQwen3_5 ? 0 : 5632);
   c.layers = text.Int("num_hidden_layers", 0, 0, 1 << 14);
   c.heads = text.Int("num_attention_heads", 0);
   c.kv_heads = text.Int("num_key_value_heads", c.heads, 1);
-  // All three families have 256 as class default, not hidden / heads.
-  c.head_dim = text.Int("head_dim", 256, 1);
+  // The Qwen families have 256 as class default, not hidden / heads.
+  c.head_dim = text.Int("head_dim", 256, kda ? 0 : 1);
   c.max_positions = text.Int("max_position_embeddings", 32768, 1);
   c.norm_eps = text.Float("rms_norm_eps", text.Float("layer_norm_eps", text.Float("layer_norm_epsilon", 1e-6)));
   c.attention_bias = text.Bool("attention_bias", false);
   c.attention_output_gate = text.Bool("attn_output_gate", true);
   // The top level decides for multimodal files; the nested value may disagree.
   c.tied_embeddings = top.Bool("tie_word_embeddings", text.Bool("tie_word_embeddings", false));
+  if (!c.attention_output_gate) {
+    return Status::UnusableModel(file + ": attn_output_gate false is not supported; use a checkpoint with the gate");
+  }
   const std::string dtype =
       text.String("dtype", text.String("torch_dtype", top.String("dtype", top.String("torch_dtype"))));
   if (!dtype.empty() && dtype != "auto") {
@@ -248,9 +276,18 @@ Result<ModelConfig> ParseModelConfig(const std::string& json, const std::string&
   linear.conv_kernel = text.Int("linear_conv_kernel_dim", 4, 1, 64);
   FLUVIAL_ASSIGN_OR_RETURN(linear.state_dtype,
                            ReadDType(text.String("mamba_ssm_dtype", "float32"), "mamba_ssm_dtype", file));
-  c.mtp_layers = text.Int("mtp_num_hidden_layers", text.Int("num_nextn_predict_layers", 0));
+  // Released Qwen3-Next has one such layer and no key that says so.
+  const int64_t mtp_default = c.architecture == Architecture::kQwen3Next ? 1 : 0;
+  c.mtp_layers = text.Int("mtp_num_hidden_layers", text.Int("num_nextn_predict_layers", mtp_default, 0, 64), 0, 64);
   c.eos_tokens = (text.Has("eos_token_id") ? text : top).IntOrInts("eos_token_id");
 
+  if (kda) {
+    FLUVIAL_RETURN_IF_ERROR(ReadKdaModel(text, file, c));
+    if (top.Has("vision_config")) ReadGlmVision(top.Object("vision_config"), c);
+    FLUVIAL_RETURN_IF_ERROR(top.status());
+    FLUVIAL_RETURN_IF_ERROR(CheckShapes(c, file));
+    return c;
+  }
   FLUVIAL_RETURN_IF_ERROR(ReadRope(text, file, 0.25, c.rope));
   FLUVIAL_RETURN_IF_ERROR(ReadLayerTypes(text, file, c));
   ReadMoe(text, c, c.moe);

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include <cudaTypedefs.h>
-#include <cuda_runtime.h>
-
 #include <string>
 
+#include "ops/common/sm90_tensor_map.cuh"
 #include "ops/delta_rule/sm90_chunk16_launch.cuh"
 #include "ops/delta_rule/sm90_delta_launch.h"
 
@@ -13,28 +11,14 @@ namespace {
 
 namespace kernel = sm90::chunk16;
 
-/// The driver's tensor-map encoder, looked up through the runtime so that nothing links libcuda.
-PFN_cuTensorMapEncodeTiled_v12000 Encoder() {
-  static const PFN_cuTensorMapEncodeTiled_v12000 encoder = [] {
-    void* f = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found) !=
-            cudaSuccess ||
-        found != cudaDriverEntryPointSuccess) {
-      f = nullptr;
-    }
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(f);
-  }();
-  return encoder;
-}
-
 /// {128, heads, tokens} of bf16 with free token pitch, box {64, 1, 16}, 128-byte swizzle.
 Status EncodeMap(const TensorView& t, CUtensorMap* map) {
   const cuuint64_t dims[3] = {static_cast<cuuint64_t>(t.dim(2)), static_cast<cuuint64_t>(t.dim(1)),
                               static_cast<cuuint64_t>(t.dim(0))};
   const cuuint64_t strides[2] = {static_cast<cuuint64_t>(t.stride(1)) * 2, static_cast<cuuint64_t>(t.stride(0)) * 2};
   const cuuint32_t box[3] = {64, 1, kernel::kChunk}, element_strides[3] = {1, 1, 1};
-  const CUresult e = Encoder()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, t.data, dims, strides, box, element_strides,
+  const CUresult e =
+      sm90::TensorMapEncoder()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, t.data, dims, strides, box, element_strides,
                                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (e != CUDA_SUCCESS) {
@@ -46,11 +30,10 @@ Status EncodeMap(const TensorView& t, CUtensorMap* map) {
 
 }  // namespace
 
-Status LaunchChunk16(Stream& stream, const Problem& problem, const Args& args, int64_t segment_tokens,
-                     Workspace workspace) {
+Status LaunchChunk16(Stream& stream, const Problem& problem, const Args& args, int64_t parts, Workspace workspace) {
   const SequencePlan& plan = *args.plan;
   if (plan.sequences() == 0 && !stream.capturing()) return Status::Ok();
-  if (Encoder() == nullptr) {
+  if (sm90::TensorMapEncoder() == nullptr) {
     return Status::Failed(
         "delta rule cuda_chunk16: the NVIDIA driver is older than CUDA 12 and has no tensor maps; update it");
   }
@@ -85,22 +68,22 @@ Status LaunchChunk16(Stream& stream, const Problem& problem, const Args& args, i
   p.beta_fp32 = problem.beta_dtype == DType::kF32;
   p.norm_eps = problem.norm_eps;
   p.scale = problem.scale;
-  p.lower_bound = problem.lower_bound;
-  p.segment_tokens = segment_tokens;
-  p.workspace = static_cast<float*>(workspace.data);
-  // Replays of a captured launch may carry more than the capture did, up to the plan's capacity.
-  const int64_t sequences = stream.capturing() ? plan.bounds().max_sequences : plan.sequences();
-  const int64_t tokens = stream.capturing() ? plan.bounds().max_tokens : plan.tokens();
+  p.lower_bound2 = problem.lower_bound * 1.4426950408889634f;
   kernel::LaunchShape shape;
-  shape.sequences = sequences;
+  // Replays of a captured launch may carry more than the capture did, up to the plan's capacity.
+  shape.sequences = stream.capturing() ? plan.bounds().max_sequences : plan.sequences();
   shape.fp32_state = problem.state == DType::kF32;
-  if (segment_tokens != 0) {
-    shape.segments = tokens / segment_tokens + sequences;
-    const size_t need = SegmentsWorkspace(shape.segments, problem.hv);
+  shape.parts = parts;
+  if (parts != 0) {
+    const size_t need = BalancedWorkspace(parts);
     if (workspace.bytes < need) {
-      return Status::Resource(std::string(Name(problem.op)) + " cuda_chunk16_segments: workspace of " +
+      return Status::Resource(std::string(Name(problem.op)) + " cuda_chunk16_balanced: workspace of " +
                               std::to_string(workspace.bytes) + " bytes, but it needs " + std::to_string(need));
     }
+    p.workspace = workspace.data;
+    uint8_t* const boundaries = static_cast<uint8_t*>(workspace.data) + parts * sm90::kBalancedCell;
+    p.boundaries = boundaries;
+    p.failures = reinterpret_cast<int32_t*>(boundaries + parts * sm90::kBalancedBoundary);
   }
   return problem.kda() ? kernel::LaunchKda(stream, p, shape) : kernel::LaunchGdn(stream, p, shape);
 }

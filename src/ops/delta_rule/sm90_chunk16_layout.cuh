@@ -4,39 +4,24 @@
 
 #include <cstddef>
 
-#include "ops/delta_rule/sm90_delta_params.h"
-#include "ops/delta_rule/sm90_ptx.cuh"
+#include "ops/delta_rule/sm90_chunk16_pieces.cuh"
 
 namespace fluvial::sm90::chunk16 {
 
-constexpr int kChunk = 16;
-constexpr int kDim = 128;  // K = V
 constexpr int kTeamThreads = 64;
 constexpr int kMathThreads = 256;
-constexpr int kTile = kChunk * kDim * 2;  // bytes of one bf16 chunk tile
+constexpr int kMathBarrier = 15, kCtaBarrier = 14;  // named barriers; the teams use 1 ...
+constexpr int kTile = kChunk * kDim * 2;            // bytes of one bf16 chunk tile
 
 /// Decay per key channel (KDA) or per head (GDN).
 enum class Gate { kPerChannel, kPerHead };
 
-/// How the CTA is made up. Team t of kTeams makes chunks t, t + kTeams, ... in its kStagesPerTeam stages; registers are
-/// per thread, of 64 K in all. Measured: docs/kernels/delta_rule_chunk16.md.
+/// How the CTA is made up. Team t of kTeams makes chunks t, t + kTeams, ...; chunk c lives in stage c % kStages.
+/// Registers are per thread, of 64 K in all. Measured: docs/kernels/delta_rule_chunk16.md.
+constexpr int kTeams = 6, kMathRegisters = 144, kTeamRegisters = 64;
+constexpr int kThreads = kMathThreads + kTeams * kTeamThreads;
 template <Gate kGate>
-struct Shape;
-template <>
-struct Shape<Gate::kPerChannel> {
-  static constexpr int kTeams = 4, kStagesPerTeam = 1;
-  static constexpr int kMathRegisters = 160, kTeamRegisters = 96;
-};
-template <>
-struct Shape<Gate::kPerHead> {
-  static constexpr int kTeams = 6, kStagesPerTeam = 2;
-  static constexpr int kMathRegisters = 144, kTeamRegisters = 64;
-};
-template <Gate kGate>
-constexpr int kThreads = kMathThreads + Shape<kGate>::kTeams * kTeamThreads;
-/// Chunk c is built in stage c % kStages by team c % kTeams.
-template <Gate kGate>
-constexpr int kStages = Shape<kGate>::kTeams * Shape<kGate>::kStagesPerTeam;
+constexpr int kStages = kGate == Gate::kPerChannel ? 9 : 12;
 
 constexpr int kDecayPitch = 36;  // floats; 32 would put the four lanes of a quad on one bank
 
@@ -44,29 +29,30 @@ constexpr int kDecayPitch = 36;  // floats; 32 would put the four lanes of a qua
 /// with the 128-byte swizzle: 16-byte unit u of row r sits at u ^ (r & 7).
 template <Gate kGate>
 struct alignas(1024) Stage {
-  uint8_t operands[2 * kTile];  // [half][32][128 B]: rows 0..15 kd, 16..31 qd (GDN: k and q as given)
+  uint8_t operands[2 * kTile];  // [half][32][128 B]: rows 0..15 kd, 16..31 qd, in place of k and q (GDN: as given)
   uint8_t w[kTile];             // [half][16][128 B], columns contiguous (MN-major B operand)
   uint8_t v[kTile];             // [half][16][128 B]
-  uint8_t p[512];               // P' as [i/8][j/8][i%8][j%8], no swizzle
+  uint8_t kn[kGate == Gate::kPerChannel ? kTile : 128];  // KDA: kn in place of the gate, [half][16][128 B]
+  uint8_t p[512];                                        // P' as [i/8][j/8][i%8][j%8], no swizzle
   // KDA: e^G_end of channel 8 j + 2 m + e at [m][2 j + e], eight 16-byte loads per math thread. GDN: e^G_end first.
   float decay[kGate == Gate::kPerChannel ? 4 * kDecayPitch : 4];
-  float x_rows[kChunk], o_rows[kChunk];  // GDN: factors of S k and S q per token
+  float x_rows[kChunk], o_rows[kChunk];  // factors of S k and S q per token
 };
 constexpr uint32_t kHalf = 32 * 128;  // bytes between the channel halves of `operands`
 constexpr uint32_t kQdRows = 16 * 128;
 
 /// A team's private memory.
-struct alignas(1024) KdaScratch {
-  uint8_t x[2][kTile], k[2][kTile], q[2][kTile];  // raw inputs: this chunk and the team's next
-  uint8_t kn[kTile];
-  float a_columns[kChunk][20];           // A transposed: [j][i]; 20 keeps rows 16-byte aligned
-  uint8_t y[kChunk * 32];                // (T diag(beta))^T as [j][i] bf16
-  float k_norm[kChunk], q_norm[kChunk];  // row factors, 0 beyond the end of the sequence
+struct alignas(128) KdaScratch {
+  float a_columns[kChunk][20];  // A transposed: [j][i]; 20 keeps rows 16-byte aligned
+  uint8_t y[kChunk * 32];       // Y^T as [j][i] bf16
+  uint32_t k_power[kChunk];     // 2^n per row, twice as bf16
+  int stopped;                  // the chain will not read the team's next chunk
 };
 struct alignas(128) GdnScratch {
   float a_columns[kChunk][20];
   uint8_t y_w[kChunk * 32], y_p[kChunk * 32];  // (T diag(beta))^T with the row factors of W and of P'
   float w_rows[kChunk], p_rows[kChunk];
+  int stopped;
 };
 template <Gate kGate>
 struct ScratchOf {
@@ -80,75 +66,19 @@ struct ScratchOf<Gate::kPerHead> {
 template <Gate kGate>
 struct Smem {
   Stage<kGate> stage[kStages<kGate>];
-  typename ScratchOf<kGate>::Type scratch[Shape<kGate>::kTeams];
-  uint8_t out[8][512];                    // per math warp: [16 tokens][16 values] bf16 on its way out
-  uint64_t full[kStages<kGate>];          // factors are written
-  uint64_t empty[kStages<kGate>];         // the chain has read them
-  uint64_t v[kStages<kGate>];             // v has arrived (GDN: k and q too)
-  uint64_t raw[Shape<kGate>::kTeams][2];  // KDA: q, k, gate have arrived
+  typename ScratchOf<kGate>::Type scratch[kTeams];
+  uint8_t out[8][512];             // per math warp: [16 tokens][16 values] bf16 on its way out
+  uint64_t full[kStages<kGate>];   // factors are written
+  uint64_t empty[kStages<kGate>];  // the chain has read them
+  uint64_t v[kStages<kGate>];      // k, q, v (KDA: and the gate) have arrived
+  volatile int stop;               // chunks that the chain reads, once it is known to be fewer than all
+  PieceTable table;
 };
 
 /// Byte offset of (row, 16-byte unit 0..15) in a tile of `rows` rows.
 template <int kRows>
 __device__ __forceinline__ uint32_t TileOffset(int row, int unit) {
   return (unit >> 3) * (kRows * 128) + row * 128 + (((unit ^ row) & 7) << 4);
-}
-
-enum class Mode { kWhole, kScan, kReplay };
-
-/// What one CTA works on.
-struct Task {
-  int seq, head;
-  int64_t begin, length;  // tokens
-  bool transfer;          // kScan: from the identity with v = 0, for M
-  bool last;              // the sequence's last segment
-  float* workspace;       // [V][K] fp32 of this segment: kScan writes its b or M, kReplay reads its start state
-};
-
-/// Segments of a sequence of `length` tokens: at least one, so that an empty sequence hands its state on.
-__device__ __forceinline__ int Segments(int64_t length, int64_t segment) {
-  return max(1, static_cast<int>((length + segment - 1) / segment));
-}
-
-/// Finds the task of this block; false when the grid is larger than the work. In kScan and kReplay the grid is
-/// (segments, heads [x 2 in kScan]); segment s of a sequence is `segment_tokens` tokens from s * segment_tokens.
-template <Mode kMode>
-__device__ __forceinline__ bool FindTask(const DeltaParams& p, Task* task) {
-  const int sequences = p.header->sequences;
-  if constexpr (kMode == Mode::kWhole) {
-    const int index = blockIdx.x / p.hv;
-    if (index >= sequences) return false;
-    task->seq = p.order[index];
-    task->head = blockIdx.x % p.hv;
-    task->begin = p.offsets[task->seq];
-    task->length = p.offsets[task->seq + 1] - task->begin;
-    task->last = true;
-    return true;
-  } else {
-    constexpr int kKinds = kMode == Mode::kScan ? 2 : 1;
-    const int per_segment = p.hv * kKinds;
-    const int index = blockIdx.x / per_segment, rest = blockIdx.x % per_segment;
-    task->head = rest % p.hv;
-    task->transfer = rest >= p.hv;
-    int first = 0;  // segments of the sequences before
-    for (int n = 0; n < sequences; ++n) {
-      const int64_t begin = p.offsets[n], length = p.offsets[n + 1] - begin;
-      const int count = Segments(length, p.segment_tokens);
-      if (index < first + count) {
-        const int segment = index - first;
-        task->seq = n;
-        task->begin = begin + segment * p.segment_tokens;
-        task->last = segment == count - 1;
-        task->length = task->last ? length - segment * p.segment_tokens : p.segment_tokens;
-        const int64_t cell =
-            (static_cast<int64_t>(index) * p.hv + task->head) * 2 + (kMode == Mode::kScan && task->transfer);
-        task->workspace = p.workspace + cell * (kDim * kDim);
-        return kMode == Mode::kReplay || !task->last;  // nobody starts from the end of a last segment
-      }
-      first += count;
-    }
-    return false;
-  }
 }
 
 }  // namespace fluvial::sm90::chunk16

@@ -12,6 +12,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway first, then what depends on the target.
 #include "hwy/highway.h"
+#include "ops/common/attention_tiles-inl.h"
 #include "ops/common/simd_io-inl.h"
 #include "ops/common/simd_math-inl.h"
 #include "ops/paged_attention/cpu_tiles-inl.h"
@@ -23,149 +24,17 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 namespace fs = fluvial::ops::simd::HWY_NAMESPACE;
 
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-
-// Rows in flight of the two multiplications: 32 vector registers carry 8 rows x 2 vectors, 16 registers half of it.
-constexpr int kFastRows = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
-
-/// s[r][j] = q_r . k_j for R rows and all keys of the tile, NV vectors of keys at a time. The chain over the head
-/// dimension is the same for both kinds of units.
-template <bool kPairs, int R, int NV>
-HWY_INLINE void ScoreTile(const float* HWY_RESTRICT q, const float* HWY_RESTRICT kt, int64_t d_qk,
-                          float* HWY_RESTRICT s) {
-  const D d;
-  const hn::RebindToUnsigned<D> du;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t units = kPairs ? (d_qk + 1) / 2 : d_qk;
-  for (int64_t j = 0; j < kTile; j += NV * lanes) {
-    const float* from[NV];
-    for (int n = 0; n < NV; ++n) {
-      const int64_t at = j + n * lanes;
-      from[n] = kt + at / kPanel * units * kPanel + at % kPanel;
-    }
-    V acc[R][NV];
-    for (int r = 0; r < R; ++r) {
-      for (int n = 0; n < NV; ++n) acc[r][n] = hn::Zero(d);
-    }
-    auto step = [&](int64_t c, const V(&k)[NV]) HWY_ATTR {
-      for (int r = 0; r < R; ++r) {
-        const V x = hn::Set(d, q[r * d_qk + c]);
-        for (int n = 0; n < NV; ++n) acc[r][n] = hn::MulAdd(x, k[n], acc[r][n]);
-      }
-    };
-    if constexpr (kPairs) {
-      const auto high = hn::Set(du, 0xffff0000u);
-      for (int64_t c = 0; c < d_qk; c += 2) {
-        V even[NV], odd[NV];
-        for (int n = 0; n < NV; ++n) {
-          const auto pair = hn::BitCast(du, hn::LoadU(d, from[n] + c / 2 * kPanel));
-          even[n] = hn::BitCast(d, hn::ShiftLeft<16>(pair));
-          odd[n] = hn::BitCast(d, hn::And(pair, high));
-        }
-        step(c, even);
-        if (c + 1 < d_qk) step(c + 1, odd);
-      }
-    } else {
-      for (int64_t c = 0; c < d_qk; ++c) {
-        V k[NV];
-        for (int n = 0; n < NV; ++n) k[n] = hn::LoadU(d, from[n] + c * kPanel);
-        step(c, k);
-      }
-    }
-    for (int r = 0; r < R; ++r) {
-      for (int n = 0; n < NV; ++n) hn::StoreU(acc[r][n], d, s + r * kTile + j + n * lanes);
-    }
-  }
-}
-
-template <bool kPairs>
-void Scores(const float* q, const float* kt, int64_t d_qk, int64_t rows, float* s) {
-  int64_t r = 0;
-  auto step = [&](auto count, auto vectors) HWY_ATTR {
-    constexpr int R = decltype(count)::value, NV = decltype(vectors)::value;
-    for (; r + R <= rows; r += R) ScoreTile<kPairs, R, NV>(q + r * d_qk, kt, d_qk, s + r * kTile);
-  };
-  step(std::integral_constant<int, kFastRows>(), std::integral_constant<int, 2>());
-  step(std::integral_constant<int, kFastRows / 2>(), std::integral_constant<int, 4>());
-  step(std::integral_constant<int, 1>(), std::integral_constant<int, 4>());
-}
-
-/// One tile of the running softmax: s becomes p; returns exp(m_old - m_new). Lanes >= valid count as not there.
-HWY_INLINE float SoftmaxTile(float* HWY_RESTRICT s, int64_t valid, float scale, float* m, float* l) {
-  const D d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const V vscale = hn::Set(d, scale);
-  V largest = hn::Set(d, kMinusInfinity);
-  for (int64_t j = 0; j < kTile; j += lanes) {
-    V x = hn::Mul(hn::LoadU(d, s + j), vscale);
-    if (j + lanes > valid) {
-      const size_t n = static_cast<size_t>(std::max<int64_t>(valid - j, 0));
-      x = hn::IfThenElse(hn::FirstN(d, n), x, hn::Set(d, kMinusInfinity));
-    }
-    largest = hn::Max(largest, x);
-    hn::StoreU(x, d, s + j);
-  }
-  const float m_new = std::max(*m, hn::GetLane(hn::MaxOfLanes(d, largest)));
-  const V vm = hn::Set(d, m_new);
-  V sum = hn::Zero(d);
-  for (int64_t j = 0; j < kTile; j += lanes) {
-    const V p = fs::Exp(d, hn::Sub(hn::LoadU(d, s + j), vm));
-    sum = hn::Add(sum, p);
-    hn::StoreU(p, d, s + j);
-  }
-  const float alpha = hn::GetLane(fs::Exp(d, hn::Set(d, *m - m_new)));
-  *l = *l * alpha + hn::GetLane(hn::SumOfLanes(d, sum));
-  *m = m_new;
-  return alpha;
-}
-
-/// acc[r] = acc[r] * alpha[r] + sum over j < nk of p[r][j] * v[j], NV vectors of R rows. value(j, c) points at column
-/// c.
-template <int R, int NV, class Value>
-HWY_INLINE void AccumulateVectors(const float* HWY_RESTRICT p, const float* alpha, int64_t nk, const Value& value,
-                                  int64_t c, int64_t padded, float* HWY_RESTRICT acc) {
-  const D d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  V sum[R][NV];
-  for (int r = 0; r < R; ++r) {
-    for (int n = 0; n < NV; ++n) {
-      sum[r][n] = hn::Mul(hn::LoadU(d, acc + r * padded + c + n * lanes), hn::Set(d, alpha[r]));
-    }
-  }
-  for (int64_t j = 0; j < nk; ++j) {
-    V v[NV];
-    for (int n = 0; n < NV; ++n) v[n] = fs::LoadF32(d, value(j, c + n * lanes));
-    for (int r = 0; r < R; ++r) {
-      const V x = hn::Set(d, p[r * kTile + j]);
-      for (int n = 0; n < NV; ++n) sum[r][n] = hn::MulAdd(x, v[n], sum[r][n]);
-    }
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int n = 0; n < NV; ++n) hn::StoreU(sum[r][n], d, acc + r * padded + c + n * lanes);
-  }
-}
-
-template <class Value>
-void Accumulate(const float* p, const float* alpha, int64_t rows, int64_t nk, const Value& value, int64_t width,
-                int64_t padded, float* acc) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
-  int64_t r = 0;
-  auto step = [&](auto count, auto vectors) HWY_ATTR {
-    constexpr int R = decltype(count)::value, NV = decltype(vectors)::value;
-    for (; r + R <= rows; r += R) {
-      const float* pr = p + r * kTile;
-      float* to = acc + r * padded;
-      int64_t c = 0;
-      for (; c + NV * lanes <= width; c += NV * lanes) {
-        AccumulateVectors<R, NV>(pr, alpha + r, nk, value, c, padded, to);
-      }
-      for (; c < width; c += lanes) AccumulateVectors<R, 1>(pr, alpha + r, nk, value, c, padded, to);
-    }
-  };
-  step(std::integral_constant<int, kFastRows>(), std::integral_constant<int, 2>());
-  step(std::integral_constant<int, kFastRows / 2>(), std::integral_constant<int, 4>());
-  step(std::integral_constant<int, 1>(), std::integral_constant<int, 4>());
-}
+using attention::HWY_NAMESPACE::Accumulate;
+using attention::HWY_NAMESPACE::D;
+using attention::HWY_NAMESPACE::kFastRows;
+using attention::HWY_NAMESPACE::kMinusInfinity;
+using attention::HWY_NAMESPACE::PackedValue;
+using attention::HWY_NAMESPACE::PackKeys;
+using attention::HWY_NAMESPACE::PackValues;
+using attention::HWY_NAMESPACE::Scores;
+using attention::HWY_NAMESPACE::SoftmaxTile;
+using attention::HWY_NAMESPACE::Units;
+using attention::HWY_NAMESPACE::V;
 
 template <class T>
 void AttendTile(const Block& b, int64_t k0, const Scratch& w, const Partial& to) {
@@ -176,7 +45,7 @@ void AttendTile(const Block& b, int64_t k0, const Scratch& w, const Partial& to)
   // Few rows: the time goes into fetching the cache, so the next reads start before this tile's arithmetic.
   const bool decode = b.rows() <= 2 * kFastRows;
   if (decode) PrefetchTile<T>(b.v, b, k0, b.d_v);
-  PackKeys<T>(b, k0, nk, w.kt);
+  PackKeys<T>([&](int64_t j) HWY_ATTR { return KvRow<T>(b.k, b, k0 + j); }, b.d_qk, nk, w.kt);
   if (decode) PrefetchTile<T>(b.k, b, k0 + kTile, b.d_qk);
   Scores<Units<T>::kPairs>(w.q + r0 * b.d_qk, w.kt, b.d_qk, rows, w.s);
   float alpha[kMaxRows];
@@ -186,7 +55,7 @@ void AttendTile(const Block& b, int64_t k0, const Scratch& w, const Partial& to)
   }
   // Converting the values first pays when several register blocks of rows use them; odd widths need the padding.
   const bool pack = rows > 2 * kFastRows || b.d_v % lanes != 0;
-  if (pack) PackValues<T>(b, k0, nk, w.v);
+  if (pack) PackValues<T>([&](int64_t j) HWY_ATTR { return KvRow<T>(b.v, b, k0 + j); }, b.d_v, nk, w.v);
   const T* direct[kTile];
   if (!pack) {
     for (int64_t j = 0; j < nk; ++j) direct[j] = KvRow<T>(b.v, b, k0 + j);

@@ -14,18 +14,15 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "ops/common/attention_tiles.h"
 
 namespace fluvial::ops::paged_attention::internal {
 
-inline constexpr int64_t kTile = 64;      // keys scored together
+using attention::kTile;
+using attention::PaddedDim;
+using attention::RoundedToPanels;
 inline constexpr int64_t kSpan = 2048;    // keys that one task takes when a row's keys are shared among threads
 inline constexpr int64_t kMaxRows = 128;  // rows (queries x heads of one group) that share a key tile
-
-/// Row pitch of fp32 accumulators: Dv rounded up to every vector length in use.
-inline constexpr int64_t PaddedDim(int64_t d) { return (d + 15) / 16 * 16; }
-
-/// Room for whole panels of 32 columns.
-inline constexpr int64_t RoundedToPanels(int64_t padded) { return (padded + 31) / 32 * 32; }
 
 /// Running softmax of up to kMaxRows rows: m, l [rows], acc [rows][padded].
 struct Partial {
