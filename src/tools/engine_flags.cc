@@ -69,6 +69,8 @@ void AddEngineFlags(CLI::App& app, EngineFlags& flags) {
         ->type_name("NAME")
         ->group("Backends (auto, or a name of `fluvial backends`)");
   }
+  AddFlashInferFlags(app, flags.providers);
+  AddProviderFlag(app, flags.providers);
 }
 
 void AddBatchingFlags(CLI::App& app, EngineFlags& flags) {
@@ -107,6 +109,7 @@ void AddBatchingFlags(CLI::App& app, EngineFlags& flags) {
 
 Result<EngineOptions> ToEngineOptions(const EngineFlags& flags) {
   EngineOptions options = flags.engine;
+  FLUVIAL_RETURN_IF_ERROR(LoadProviders(flags.providers, flags.backends));
   for (const BackendFlag& flag : kBackendFlags) {
     const std::string& name = flags.backends.at(flag.op);
     if (name.empty() || name == "auto") continue;
@@ -118,8 +121,9 @@ Result<EngineOptions> ToEngineOptions(const EngineFlags& flags) {
       known = known || b.name == name;
     }
     if (!known) {
+      const std::string missing = MissingProvider(name);
       return Status::InvalidArgument(std::string(flag.option) + ": there is no backend '" + name +
-                                     "'; backends: " + names);
+                                     "'; backends: " + names + (missing.empty() ? "" : "; " + missing));
     }
     options.backends[flag.op] = name;
   }
