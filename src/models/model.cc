@@ -2,6 +2,8 @@
 #include "models/model.h"
 
 #include "models/footprint.h"
+#include "models/glm5_next.h"
+#include "models/kimi_linear.h"
 #include "models/qwen3_5.h"
 #include "weights/model_config.h"
 
@@ -40,6 +42,8 @@ constexpr Family kFamilies[] = {
     {weights::Architecture::kQwen3_5, LoadQwen3_5, Qwen3_5Footprint},
     {weights::Architecture::kQwen3_5Moe, LoadQwen3_5, Qwen3_5Footprint},
     {weights::Architecture::kQwen3Next, LoadQwen3_5, Qwen3_5Footprint},
+    {weights::Architecture::kKimiLinear, LoadKimiLinear, KimiLinearFootprint},
+    {weights::Architecture::kGlm5Next, LoadGlm5Next, Glm5NextFootprint},
 };
 
 Result<const Family*> Find(const weights::ModelConfig& config) {

@@ -26,7 +26,8 @@ namespace fluvial::models {
 
 /// What one layer keeps between steps. Exactly one of the two groups is non-zero.
 struct LayerCacheSpec {
-  // Full attention: pages K [pages, kv_heads, page_size, d_qk] and V [.., d_v].
+  // Full attention: pages K [pages, kv_heads, page_size, d_qk] and V [.., d_v]. Latent attention: kv_heads = 1, one row
+  // of latent and shared key columns per token in K, and in V the indexer's row, absent with d_v = 0.
   int32_t kv_heads = 0;
   int32_t d_qk = 0;
   int32_t d_v = 0;

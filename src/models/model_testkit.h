@@ -149,7 +149,7 @@ class Bench {
  public:
   static constexpr int32_t kPage = 16;
   static constexpr int32_t kSequences = 8;
-  static constexpr int32_t kPagesEach = 136;  // 2176 tokens
+  static constexpr int32_t kPagesEach = 160;
 
   Bench(const std::string& directory, const LoadOptions& options = {}, int threads = 1) {
     stream_ = MakeCpuStream(threads);
@@ -165,7 +165,7 @@ class Bench {
         c.recurrent = Poisoned(spec.recurrent, {kSequences + 1, l.value_heads, l.v, l.k});
       } else {
         c.k_pages = Poisoned(spec.kv, {kSequences * kPagesEach, l.kv_heads, kPage, l.d_qk});
-        c.v_pages = Poisoned(spec.kv, {kSequences * kPagesEach, l.kv_heads, kPage, l.d_v});
+        if (l.d_v > 0) c.v_pages = Poisoned(spec.kv, {kSequences * kPagesEach, l.kv_heads, kPage, l.d_v});
       }
       caches_.push_back(c);
     }

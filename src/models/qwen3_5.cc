@@ -77,6 +77,11 @@ Status Qwen3_5::Load(const LoadOptions& options) {
   rope_ = RopeSpec(c);
   FLUVIAL_RETURN_IF_ERROR(ops::rope::Validate(rope_));
 
+  if (c.moe.experts > 0) {
+    if (const Status s = ops::moe::Validate(dims_.moe.router); !s.ok()) {
+      return Status::UnusableModel(checkpoint_.directory() + "/config.json: " + s.message());
+    }
+  }
   weights::WeightReader reader(checkpoint_);
   FLUVIAL_RETURN_IF_ERROR(TakeQwenWeights(reader, c, dims_, io_, copies_, weights_));
   FLUVIAL_RETURN_IF_ERROR(reader.Finish());

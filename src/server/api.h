@@ -26,7 +26,7 @@ struct ApiOptions {
   MediaPolicy media;
   std::chrono::milliseconds request_timeout{600'000};  ///< from arrival to last token; 0: none
   int workers = 2;
-  int fetchers = 4;  ///< threads that wait for images from the network
+  int image_threads = 4;  ///< threads that fetch and decode images
 };
 
 class Api {
@@ -43,7 +43,7 @@ class Api {
   /// Waits for requests that are being read; none is read afterwards.
   void StopWorkers() {
     workers_.Stop();
-    fetchers_.Stop();
+    image_threads_.Stop();
   }
 
  private:
@@ -56,7 +56,7 @@ class Api {
   std::optional<HttpResponse> Check(const HttpRequest& head) const;
   bool Authorized(const std::string& header) const;
   void Handle(HttpRequest request, std::shared_ptr<Exchange> exchange);
-  Status AttachImages(GenerationPlan* plan) const;
+  std::optional<ApiError> Complete(GenerationPlan* plan) const;
   static void Guard(Exchange& exchange, const std::function<void()>& work);
   void Generate(Planner planner, const HttpRequest& request, const std::shared_ptr<Exchange>& exchange,
                 Clock::time_point arrival);
@@ -70,6 +70,9 @@ class Api {
   HttpResponse Detokenize(const HttpRequest& request);
   std::optional<ApiError> PlanCompletion(const Json& body, GenerationPlan* plan);
   std::optional<ApiError> PlanChat(const Json& body, GenerationPlan* plan);
+  std::optional<ApiError> FinishChat(text::ChatRequest chat, const text::ToolSchemas& schemas,
+                                     text::OutputFormat format, const std::vector<std::string>& images,
+                                     GenerationPlan* plan) const;
   /// Engine requests for prompts, with limits on their number and length.
   void AddPrompt(std::vector<int32_t> ids, int64_t default_max_tokens, GenerationPlan* plan) const;
 
@@ -79,7 +82,7 @@ class Api {
   const ApiOptions options_;
   std::atomic<bool> draining_{false};
   std::atomic<const HttpListener*> listener_{nullptr};
-  Workers workers_, fetchers_;
+  Workers workers_, image_threads_;
 };
 
 /// A chat request as the template takes it, from the fields `messages`, `tools`, `tool_choice`, ... of `fields`.

@@ -137,7 +137,8 @@ asio::awaitable<Result<Fetched>> Get(const Url& url, const MediaPolicy& policy, 
 
 /// Where `location` leads from `base` (RFC 3986, section 5.2, without dot segments: servers resolve those).
 std::string Absolute(const Url& base, const std::string& location) {
-  if (location.starts_with("http://") || location.starts_with("https://")) return location;
+  const size_t mark = location.find_first_of(":/?#");
+  if (mark != std::string::npos && location[mark] == ':') return location;  // has a scheme, maybe one that is refused
   const std::string scheme = base.tls ? "https:" : "http:";
   if (location.starts_with("//")) return scheme + location;
   const std::string host = base.host.find(':') == std::string::npos ? base.host : "[" + base.host + "]";
@@ -158,9 +159,8 @@ Result<std::string> Fetch(std::string where, const MediaPolicy& policy) {
     }
     asio::io_context io(1);
     std::optional<Result<Fetched>> fetched;
-    asio::co_spawn(io, Get(url, policy, deadline), [&](const std::exception_ptr& thrown, Result<Fetched> result) {
-      if (thrown == nullptr) fetched = std::move(result);
-    });
+    const auto get = [&]() -> asio::awaitable<void> { fetched = co_await Get(url, policy, deadline); };
+    asio::co_spawn(io, get, [](const std::exception_ptr&) {});  // after an exception there is no result
     io.run_until(deadline);
     if (!fetched.has_value()) {
       return Bad("the image did not arrive within " + std::to_string(policy.timeout.count()) + " ms");

@@ -6,6 +6,7 @@
 
 #include "weights/json_reader.h"
 #include "weights/mapped_file.h"
+#include "weights/model_config_kda.h"
 
 namespace fluvial::weights {
 namespace {
@@ -25,6 +26,9 @@ constexpr Known kKnown[] = {
     {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", Architecture::kQwen3_5Moe},
     {"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", Architecture::kQwen3_5Moe},
     {"qwen3_next", "Qwen3NextForCausalLM", Architecture::kQwen3Next},
+    {"kimi_linear", "KimiLinearForCausalLM", Architecture::kKimiLinear},
+    {"glm5_next_text", "Glm5NextForCausalLM", Architecture::kGlm5Next},
+    {"glm5_next", "Glm5NextForConditionalGeneration", Architecture::kGlm5Next},
 };
 
 Result<Architecture> FindArchitecture(const std::string& class_name, const std::string& model_type,
@@ -164,7 +168,7 @@ Status CheckShapes(const ModelConfig& c, const std::string& file) {
     return Contradiction(file, "linear_num_value_heads " + std::to_string(c.linear.value_heads) +
                                    " is not a multiple of linear_num_key_heads " + std::to_string(c.linear.key_heads));
   }
-  if (c.rotary_dim() < 2 || c.rotary_dim() % 2 != 0) {
+  if (c.latent.rank == 0 && (c.rotary_dim() < 2 || c.rotary_dim() % 2 != 0)) {
     return Contradiction(file, "head_dim * partial_rotary_factor gives " + std::to_string(c.rotary_dim()) +
                                    " rotary dimensions; an even number of at least 2 is needed");
   }
@@ -176,6 +180,13 @@ Status CheckShapes(const ModelConfig& c, const std::string& file) {
   if (c.vocab > (int64_t{1} << 28) || c.hidden > (1 << 20) || c.intermediate > (1 << 24) || c.heads > (1 << 14) ||
       c.head_dim > (1 << 14) || c.layers > (1 << 14)) {
     return Contradiction(file, "sizes are far beyond those of any model");
+  }
+  const auto d = [](int64_t x) { return static_cast<double>(x); };
+  const double widths = 3 * d(c.intermediate) + d(c.moe.experts) * (3 * d(c.moe.intermediate) + 1) +
+                        3 * d(c.moe.shared_intermediate) + 4 * d(c.heads) * d(c.head_dim) +
+                        2 * d(c.linear.conv_channels()) + 2 * d(c.linear.value_heads) * d(c.linear.value_dim);
+  if (d(c.layers + c.mtp_layers) * d(c.hidden) * widths > 0x1p58) {
+    return Contradiction(file, "all parameters together are far beyond those of any model");
   }
   return Status::Ok();
 }
@@ -190,6 +201,10 @@ std::string_view Name(Architecture architecture) {
       return "qwen3_5_moe";
     case Architecture::kQwen3Next:
       return "qwen3_next";
+    case Architecture::kKimiLinear:
+      return "kimi_linear";
+    case Architecture::kGlm5Next:
+      return "glm5_next";
   }
   return "unknown";
 }
@@ -223,14 +238,15 @@ Result<ModelConfig> ParseModelConfig(const std::string& json, const std::string&
                                  ": the checkpoint is quantised (quantization_config), which is not supported; "
                                  "use the bf16 checkpoint");
   }
+  const bool kda = c.architecture == Architecture::kKimiLinear || c.architecture == Architecture::kGlm5Next;
   c.vocab = text.Int("vocab_size", 0);
   c.hidden = text.Int("hidden_size", 0);
   c.intermediate = text.Int("intermediate_size", c.architecture == Architecture::kQwen3_5 ? 0 : 5632);
   c.layers = text.Int("num_hidden_layers", 0, 0, 1 << 14);
   c.heads = text.Int("num_attention_heads", 0);
   c.kv_heads = text.Int("num_key_value_heads", c.heads, 1);
-  // All three families have 256 as class default, not hidden / heads.
-  c.head_dim = text.Int("head_dim", 256, 1);
+  // The Qwen families have 256 as class default, not hidden / heads.
+  c.head_dim = text.Int("head_dim", 256, kda ? 0 : 1);
   c.max_positions = text.Int("max_position_embeddings", 32768, 1);
   c.norm_eps = text.Float("rms_norm_eps", text.Float("layer_norm_eps", text.Float("layer_norm_epsilon", 1e-6)));
   c.attention_bias = text.Bool("attention_bias", false);
@@ -265,6 +281,13 @@ Result<ModelConfig> ParseModelConfig(const std::string& json, const std::string&
   c.mtp_layers = text.Int("mtp_num_hidden_layers", text.Int("num_nextn_predict_layers", mtp_default, 0, 64), 0, 64);
   c.eos_tokens = (text.Has("eos_token_id") ? text : top).IntOrInts("eos_token_id");
 
+  if (kda) {
+    FLUVIAL_RETURN_IF_ERROR(ReadKdaModel(text, file, c));
+    if (top.Has("vision_config")) ReadGlmVision(top.Object("vision_config"), c);
+    FLUVIAL_RETURN_IF_ERROR(top.status());
+    FLUVIAL_RETURN_IF_ERROR(CheckShapes(c, file));
+    return c;
+  }
   FLUVIAL_RETURN_IF_ERROR(ReadRope(text, file, 0.25, c.rope));
   FLUVIAL_RETURN_IF_ERROR(ReadLayerTypes(text, file, c));
   ReadMoe(text, c, c.moe);
