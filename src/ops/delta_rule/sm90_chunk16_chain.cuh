@@ -134,7 +134,7 @@ __device__ __forceinline__ bool SameBits(const float (&s)[64], const float* save
                    (x[i].z ^ __float_as_uint(s[at + 2])) | (x[i].w ^ __float_as_uint(s[at + 3]));
     }
   }
-  return !NamedBarrierAny(kMathBarrier, kMathThreads, different != 0);
+  return !__any_sync(~0u, NamedBarrierAny(kMathBarrier, kMathThreads, different != 0));
 }
 
 /// The saves of a piece are published twice: the first ones with the last, which finds their stores long done, and the
@@ -229,7 +229,9 @@ __device__ __forceinline__ void MathLoop(Smem<kGate>& sm, const DeltaParams& p) 
 #pragma unroll 1
     for (int event = 0; event < (kMode == Mode::kBalanced ? 2 * kSaves + 1 : 1); ++event) {
       uint32_t a[32];  // made again after each event, so that it needs no registers there
+      Pin(s);
       StateToOperand(a, s);
+      Pin(a);  // or ptxas moves half of s back and forth in every turn
       const int left = __shfl_sync(~0u, until - c, 0);
       at_stage = __shfl_sync(~0u, at_stage, 0);
       turn = __shfl_sync(~0u, turn, 0);
@@ -333,7 +335,12 @@ __device__ __forceinline__ void MathLoop(Smem<kGate>& sm, const DeltaParams& p) 
       if (thread == 0) sm.stop = piece.first + c;
       __syncwarp();
       if (lane == 0) {
-        for (int i = 0; i < kStages<kGate>; ++i) BarrierArrive(&sm.empty[i]);
+        const int read = piece.first + c;
+        for (int i = 0; i < kStages<kGate>; ++i) {
+          const int turns = (read + kStages<kGate> - 1 - i) / kStages<kGate>;
+          if (turns > 0) BarrierWait(&sm.empty[i], (turns - 1) & 1);  // all warps have read the last one
+          BarrierArrive(&sm.empty[i]);
+        }
       }
     } else if (kMode == Mode::kBalanced && (piece.flags & kFromZero) != 0) {
       StoreFragments(s, CellOf(p, Part())->final, thread);
