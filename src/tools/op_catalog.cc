@@ -7,6 +7,7 @@
 #include "ops/gemm/gemm.h"
 #include "ops/moe/moe.h"
 #include "ops/paged_attention/paged_attention.h"
+#include "ops/vision_attention/vision_attention.h"
 
 namespace fluvial::tools {
 namespace {
@@ -76,6 +77,13 @@ Status FillAttention(OpEntry& entry, Devices devices) {
   return Status::Ok();
 }
 
+Status FillVision(OpEntry& entry, Devices devices) {
+  namespace op = ops::vision_attention;
+  FLUVIAL_ASSIGN_OR_RETURN(const op::ProblemLine line, op::ParseProblemLine(entry.problem));
+  Ask(entry, op::Backends(), line.problem, devices);
+  return Status::Ok();
+}
+
 constexpr const char* kDelta = "src/ops/delta_rule/delta_rule.h";
 
 constexpr Known kOps[] = {
@@ -85,6 +93,8 @@ constexpr Known kOps[] = {
     {"kda_decode", "--kda-decode-backend", kDelta, "kda_decode hk=32 hv=32 gate=bounded:-5 lens=1", FillDelta},
     {"paged_attention", "--paged-attention-backend", "src/ops/paged_attention/paged_attention.h",
      "paged_attention hq=16 hkv=2 dqk=256 lens=1024", FillAttention},
+    {"vision_attention", "", "src/ops/vision_attention/vision_attention.h",
+     "vision_attention heads=16 d=80 lens=216x64", FillVision},
     {"causal_conv1d", "--causal-conv1d-backend", "src/ops/causal_conv1d/causal_conv1d.h",
      "causal_conv1d c=8192 w=4 lens=1024", FillConv},
     {"moe", "--moe-backend", "src/ops/moe/moe.h", "moe m=1 e=256 top=8 h=2048 i=512", FillMoe},
