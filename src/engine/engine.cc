@@ -130,7 +130,8 @@ Status EngineImpl::Prepare(std::vector<int32_t> eos) {
   limits.tokens = options_.max_num_batched_tokens;
   limits.length = info_.max_model_len;
   limits.page_size = options_.block_size;
-  FLUVIAL_ASSIGN_OR_RETURN(batch_, Batch::Create(*stream_, limits, info_.vocab_size));
+  FLUVIAL_ASSIGN_OR_RETURN(batch_, Batch::Create(*stream_, limits, info_.vocab_size,
+                                                 {model_->dtype(), model_->vision_levels(), model_->hidden()}));
   sampler_.emplace(info_.vocab_size);
 
   size_t workspace = 0;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "vision/processor.h"
 
 namespace fluvial::engine {
 namespace {
@@ -64,6 +65,7 @@ Status EngineImpl::Check(const Request& r) const {
                                    std::to_string(int64_t{pool_->total_pages()} * pool_->page_size()) +
                                    ": lower max_tokens or raise the cache's size");
   }
+  FLUVIAL_RETURN_IF_ERROR(PlanVision(r).status());
   return ops::sampling::Validate(ParamsOf(r), info_.vocab_size);
 }
 
@@ -77,6 +79,11 @@ Result<uint64_t> EngineImpl::Submit(Request request, TokenCallback on_token, Don
   s->stops.insert(s->stops.end(), request.stop_ids.begin(), request.stop_ids.end());
   s->max_tokens = TokenLimit(request);
   s->ids = request.prompt;
+  FLUVIAL_ASSIGN_OR_RETURN(s->vision, PlanVision(request));
+  for (VisionInput& v : request.vision) {
+    if (v.hash == decltype(v.hash){}) v.hash = vision::ContentHash(v);
+  }
+  s->features.resize(request.vision.size());
   s->request = std::move(request);
   s->on_token = std::move(on_token);
   s->on_done = std::move(on_done);
@@ -152,6 +159,10 @@ Result<bool> EngineImpl::Step() {
   batch_->Schedule(running_);
   if (batch_->empty()) return !waiting_.empty() || !running_.empty();
   const Clock::time_point start = Clock::now();
+  if (!EncodeStep()) {
+    DropFinished();
+    return true;
+  }
   const Status status = RunStep();
   if (!status.ok()) {
     // The states of everything in the step are undefined now.
@@ -159,7 +170,10 @@ Result<bool> EngineImpl::Step() {
     DropFinished();
     return true;
   }
-  for (const Batch::Item& item : batch_->items()) item.sequence->done += item.tokens;
+  for (const Batch::Item& item : batch_->items()) {
+    item.sequence->done += item.tokens;
+    DropFeatures(*item.sequence);
+  }
   SampleRows();
   {
     const double seconds = Seconds(start, Clock::now());

@@ -47,6 +47,14 @@ class EngineImpl : public Engine {
   void TakeMail();
   void Admit();
   Status RunStep();
+  // Images (vision.cc).
+  Result<models::VisionPlan> PlanVision(const Request& request) const;
+  /// Features of the pictures that the next `tokens` tokens of a sequence reach.
+  Status EncodeVision(Sequence& s, int64_t tokens);
+  /// The same for the batch; false when a sequence failed and has been finished.
+  bool EncodeStep();
+  /// Gives up the features that no later token needs.
+  void DropFeatures(Sequence& s);
   Status EnsureWorkspace(size_t bytes);
   void SampleRows();
   /// What a drawn token means for its sequence; true when the sequence has ended.

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "device/device.h"
 #include "fluvial/engine.h"
+#include "models/vision_plan.h"
 #include "ops/sampling/sampling.h"
 
 namespace fluvial::engine {
@@ -34,6 +36,10 @@ struct Sequence {
   int64_t done = 0;          ///< tokens that the caches hold
   int32_t slot = -1;         ///< state slot; -1 while waiting
   std::vector<int32_t> pages;
+
+  models::VisionPlan vision;  ///< empty without images
+  std::vector<Buffer>
+      features;  ///< per item of request.vision: encoded when a step needs it, given up after its last row
 
   Completion completion;
   bool finished = false;

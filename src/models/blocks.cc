@@ -163,6 +163,16 @@ TensorView Heads(const TensorView& t, int64_t heads, int64_t dim, int64_t skip) 
   return TensorView(t.data, t.dtype, {t.dim(0), heads, dim}, {t.stride(0), dim + skip, 1});
 }
 
+Status PlaceFeatures(Stream& stream, const Step& step, const TensorView& hidden) {
+  if (step.vision == nullptr) return Status::Ok();
+  for (const VisionRows& v : *step.vision) {
+    const TensorView& f = v.features;
+    const TensorView level(f.data, f.dtype, {f.dim(1), f.dim(2)}, {f.stride(1), 1});
+    FLUVIAL_RETURN_IF_ERROR(ew::Cast(stream, level, Rows(hidden, v.row, f.dim(1))));
+  }
+  return Status::Ok();
+}
+
 ops::gemm::Problem LinearProblem(int64_t m, const TensorView& w, DType io, bool bias) {
   ops::gemm::Problem p;
   p.m = m;

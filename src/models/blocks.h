@@ -51,6 +51,9 @@ TensorView Columns(const TensorView& t, int64_t begin, int64_t count);
 /// [T, H*D] seen as [T, H, D]; columns of one head may be followed by `skip` others.
 TensorView Heads(const TensorView& t, int64_t heads, int64_t dim, int64_t skip = 0);
 
+/// Puts the first level of the step's features over the embeddings in `hidden` [T, H].
+Status PlaceFeatures(Stream& stream, const Step& step, const TensorView& hidden);
+
 /// What every block of a step needs.
 struct BlockContext {
   Stream& stream;

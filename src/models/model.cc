@@ -25,6 +25,14 @@ size_t CacheSpec::TokenBytes() const {
   return elements * SizeOf(kv);
 }
 
+Result<size_t> Model::EncodeBytes(std::span<const VisionInput>) {
+  return Status::InvalidArgument(std::string(architecture()) + " takes no images and videos");
+}
+
+Status Model::Encode(Stream&, std::span<const VisionInput>, const TensorView&, Arena&) {
+  return Status::InvalidArgument(std::string(architecture()) + " takes no images and videos");
+}
+
 Result<std::unique_ptr<Model>> LoadModel(const std::string& directory, const LoadOptions& options, Stream& stream) {
   FLUVIAL_ASSIGN_OR_RETURN(weights::ModelConfig config, weights::ReadModelConfig(directory));
   switch (config.architecture) {
@@ -32,6 +40,9 @@ Result<std::unique_ptr<Model>> LoadModel(const std::string& directory, const Loa
       return LoadQwen3_5(directory, std::move(config), options, stream);
     case weights::Architecture::kQwen3_5Moe:
     case weights::Architecture::kQwen3Next:
+    case weights::Architecture::kQwen2_5Vl:
+    case weights::Architecture::kQwen3Vl:
+    case weights::Architecture::kQwen3VlMoe:
       break;
   }
   return Status::UnusableModel(directory + ": architecture '" + config.architecture_name +

@@ -16,7 +16,8 @@ constexpr std::string_view kNames[] = {"gemm",
                                        "kda_decode",
                                        ops::causal_conv1d::kOpName,
                                        ops::paged_attention::kOpName,
-                                       ops::moe::kOpName};
+                                       ops::moe::kOpName,
+                                       ops::vision_attention::kOpName};
 
 /// Is `name` among the comma-separated `names`?
 bool Listed(std::string_view names, std::string_view name) {
@@ -89,6 +90,10 @@ Result<const ops::paged_attention::AttentionBackend*> Operators::Choose(const op
 
 Result<const ops::moe::MoeBackend*> Operators::Choose(const ops::moe::Problem& problem) {
   return Remember(last_moe_, ops::moe::kOpName, problem, ops::moe::Choose);
+}
+
+Result<const ops::vision_attention::VisionBackend*> Operators::Choose(const ops::vision_attention::Problem& problem) {
+  return Remember(last_vision_, ops::vision_attention::kOpName, problem, ops::vision_attention::Choose);
 }
 
 Result<size_t> Operators::LinearBytes(const ops::gemm::Problem& problem) {

@@ -19,6 +19,7 @@
 #include "ops/gemm/gemm.h"
 #include "ops/moe/moe.h"
 #include "ops/paged_attention/paged_attention.h"
+#include "ops/vision_attention/vision_attention.h"
 
 namespace fluvial::models {
 
@@ -33,6 +34,7 @@ class Operators {
   Result<const ops::causal_conv1d::ConvBackend*> Choose(const ops::causal_conv1d::Problem& problem);
   Result<const ops::paged_attention::AttentionBackend*> Choose(const ops::paged_attention::Problem& problem);
   Result<const ops::moe::MoeBackend*> Choose(const ops::moe::Problem& problem);
+  Result<const ops::vision_attention::VisionBackend*> Choose(const ops::vision_attention::Problem& problem);
 
   /// Scratch of y = x w^T for `problem`.
   Result<size_t> LinearBytes(const ops::gemm::Problem& problem);
@@ -67,6 +69,7 @@ class Operators {
   Last<ops::causal_conv1d::Problem, ops::causal_conv1d::Args> last_conv_;
   Last<ops::paged_attention::Problem, ops::paged_attention::Args> last_attention_;
   Last<ops::moe::Problem, ops::moe::Args> last_moe_;
+  Last<ops::vision_attention::Problem, ops::vision_attention::Args> last_vision_;
 };
 
 }  // namespace fluvial::models

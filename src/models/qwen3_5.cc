@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "models/blocks.h"
+#include "models/vision_tower.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/norm/norm.h"
 #include "ops/rope/rope.h"
@@ -48,11 +49,20 @@ class Qwen3_5 : public Model {
   std::string_view architecture() const override { return weights::Name(config_.architecture); }
   DType dtype() const override { return io_; }
   int64_t vocab() const override { return config_.vocab; }
+  int64_t hidden() const override { return config_.hidden; }
   int64_t max_positions() const override { return config_.max_positions; }
   int64_t parameters() const override { return parameters_; }
   uint64_t weight_bytes() const override { return checkpoint_.bytes(); }
   const CacheSpec& cache_spec() const override { return cache_spec_; }
-  bool has_vision() const override { return config_.vision.has_value(); }
+  bool has_vision() const override { return tower_.has_value(); }
+  const VisionRules* vision() const override { return tower_ ? &tower_->rules() : nullptr; }
+  Result<size_t> EncodeBytes(std::span<const VisionInput> items) override {
+    return tower_ ? tower_->WorkspaceBytes(operators_, items) : Model::EncodeBytes(items);
+  }
+  Status Encode(Stream& stream, std::span<const VisionInput> items, const TensorView& features, Arena& arena) override {
+    return tower_ ? tower_->Encode(stream, operators_, items, features, arena)
+                  : Model::Encode(stream, items, features, arena);
+  }
   std::vector<OperatorUse> operators() const override { return operators_.uses(); }
 
   Result<size_t> WorkspaceBytes(const Step& step) override;
@@ -91,6 +101,7 @@ class Qwen3_5 : public Model {
   TensorView final_norm_;
   TensorView head_;
   std::vector<Layer> layers_;
+  std::optional<VisionTower> tower_;
   std::vector<std::vector<uint64_t>> copies_;
   int64_t parameters_ = 0;
 };
@@ -178,8 +189,11 @@ Status Qwen3_5::Load(const LoadOptions& options) {
     head_ = reader.Take("lm_head.weight", {c.vocab, c.hidden});
   }
   reader.IgnorePrefix("mtp.");
-  reader.IgnorePrefix("model.visual.");
-  reader.IgnorePrefix("visual.");
+  if (c.vision.has_value() && root == nested) {
+    tower_.emplace(reader, "model.visual.", c, io_);
+  } else {
+    reader.IgnorePrefix("model.visual.");
+  }
   reader.IgnoreSuffix(".rotary_emb.inv_freq");
 
   layers_.resize(static_cast<size_t>(c.layers));
@@ -315,6 +329,7 @@ Status Qwen3_5::Forward(Stream& stream, const Step& step, Arena& arena) {
   const BlockContext c{stream, operators_, arena, step, io_, static_cast<float>(config_.norm_eps)};
 
   FLUVIAL_RETURN_IF_ERROR(ops::elementwise::GatherRows(stream, embed_, step.ids, t.hidden));
+  FLUVIAL_RETURN_IF_ERROR(PlaceFeatures(stream, step, t.hidden));
   FLUVIAL_RETURN_IF_ERROR(ops::rope::Tables(stream, rope_, step.positions, t.cos, t.sin));
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
