@@ -9,6 +9,7 @@
 #include "ops/delta_rule/flashinfer_names.h"
 #include "ops/gemm/gemm.h"
 #include "ops/paged_attention/paged_attention.h"
+#include "ops/vision_attention/vision_attention.h"
 #include "tools/command.h"
 #include "weights/model_config.h"
 
@@ -23,7 +24,7 @@ struct Options {
   std::string state_dtype = "auto";
   bool flashinfer = false;
   bool json = false;
-  std::string gdn_prefill = "auto", gdn_decode = "auto", kda_prefill = "auto", kda_decode = "auto";
+  std::string gdn_prefill = "auto", gdn_decode = "auto", kda_prefill = "auto", kda_decode = "auto", encoder = "auto";
 };
 
 struct Answer {
@@ -58,6 +59,10 @@ Result<Answer> Ask(const std::string& when, const std::string& line, const Devic
   } else if (a.op == "paged_attention") {
     FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::paged_attention::ParseProblemLine(line));
     Select(&a, ops::paged_attention::Backends(), p.problem, device, "auto");
+  } else if (a.op == "vision_attention") {
+    FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::vision_attention::ParseProblemLine(line));
+    a.named = o.encoder != "auto";
+    Select(&a, ops::vision_attention::Backends(), p.problem, device, o.encoder);
   } else {
     FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::delta_rule::ParseProblemLine(line));
     const std::string& preference = a.op == "gdn_prefill"   ? o.gdn_prefill
@@ -89,6 +94,17 @@ std::vector<std::pair<std::string, std::string>> Problems(const weights::ModelCo
   if (c.CountLayers(weights::LayerType::kFullAttention) > 0) {
     out.emplace_back("a prompt of 2048 tokens", "paged_attention hq=" + n(c.heads) + " hkv=" + n(c.kv_heads) +
                                                     " dqk=" + n(c.head_dim) + " dv=" + n(c.head_dim) + " lens=2048");
+  }
+  if (c.vision.has_value()) {
+    const weights::VisionConfig& v = *c.vision;
+    const std::string attention =
+        "vision_attention heads=" + n(v.heads) + " d=" + n(v.hidden / v.heads) + " io=" + type + " lens=";
+    // About what a picture of 1000 x 1000 pixels has.
+    out.emplace_back("an image of 4096 patches", attention + "4096");
+    if (v.windowed) {
+      const int64_t side = v.window / v.patch;
+      out.emplace_back("its windows", attention + n(4096 / (side * side)) + "x" + n(side * side));
+    }
   }
   const std::string gemm = " n=" + n(c.intermediate > 0 ? c.intermediate : c.hidden) + " k=" + n(c.hidden) +
                            " x=" + type + " w=" + type + " y=" + type;
@@ -179,6 +195,7 @@ Command AddExplain(CLI::App& root) {
   app->add_option("--gdn-decode-backend", o->gdn_decode, "As fluvial run takes it")->capture_default_str();
   app->add_option("--kda-prefill-backend", o->kda_prefill, "As fluvial run takes it")->capture_default_str();
   app->add_option("--kda-decode-backend", o->kda_decode, "As fluvial run takes it")->capture_default_str();
+  app->add_option("--mm-encoder-attn-backend", o->encoder, "As fluvial run takes it")->capture_default_str();
   app->add_flag("--flashinfer", o->flashinfer,
                 "Also say which of FlashInfer's own backend names could take the prefill");
   app->add_flag("--json", o->json, "One JSON object (docs/cli.md)");
