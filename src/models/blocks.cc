@@ -38,11 +38,15 @@ Segments SegmentsOf(const Step& step) {
 }
 
 struct GdnScratch {
-  TensorView qkv, conv, z, a, b, core;
+  TensorView qkv, conv, z, a, b, core, qkvz, ba;
 };
 
-GdnScratch TakeGdn(Scratch& s, const GdnDims& d, int64_t t, DType io) {
+GdnScratch TakeGdn(Scratch& s, const GdnDims& d, const GdnWeights& w, int64_t t, DType io) {
   GdnScratch out;
+  if (w.in_qkvz.defined()) {
+    out.qkvz = s.Take(io, {t, d.channels() + d.value_dim()});
+    out.ba = s.Take(io, {t, int64_t{2} * d.hv});
+  }
   out.qkv = s.Take(io, {t, d.channels()});
   out.conv = s.Take(io, {t, d.channels()});
   out.z = s.Take(io, {t, d.value_dim()});
@@ -116,11 +120,12 @@ Status Linear(const BlockContext& c, const TensorView& x, const TensorView& w, c
   return c.operators.Linear(c.stream, x, w, bias, y, c.arena);
 }
 
-/// Largest scratch of several linear layers.
+/// Largest scratch of several linear layers; undefined ones do not count.
 Result<size_t> LinearsBytes(Operators& operators, int64_t m, DType io,
                             std::initializer_list<const TensorView*> weights) {
   size_t bytes = 0;
   for (const TensorView* w : weights) {
+    if (!w->defined()) continue;
     FLUVIAL_ASSIGN_OR_RETURN(const size_t one, operators.LinearBytes(LinearProblem(m, *w, io)));
     bytes = std::max(bytes, Arena::Aligned(one));
   }
@@ -163,12 +168,30 @@ TensorView Heads(const TensorView& t, int64_t heads, int64_t dim, int64_t skip) 
   return TensorView(t.data, t.dtype, {t.dim(0), heads, dim}, {t.stride(0), dim + skip, 1});
 }
 
+namespace {
+
+/// One level of [levels, n, H].
+TensorView Level(const TensorView& features, int64_t level) {
+  TensorView out(features.data, features.dtype, {features.dim(1), features.dim(2)}, {features.stride(1), 1});
+  out.data = static_cast<char*>(out.data) + level * features.stride(0) * static_cast<int64_t>(SizeOf(out.dtype));
+  return out;
+}
+
+}  // namespace
+
 Status PlaceFeatures(Stream& stream, const Step& step, const TensorView& hidden) {
   if (step.vision == nullptr) return Status::Ok();
   for (const VisionRows& v : *step.vision) {
-    const TensorView& f = v.features;
-    const TensorView level(f.data, f.dtype, {f.dim(1), f.dim(2)}, {f.stride(1), 1});
-    FLUVIAL_RETURN_IF_ERROR(ew::Cast(stream, level, Rows(hidden, v.row, f.dim(1))));
+    FLUVIAL_RETURN_IF_ERROR(ew::Cast(stream, Level(v.features, 0), Rows(hidden, v.row, v.features.dim(1))));
+  }
+  return Status::Ok();
+}
+
+Status AddFeatures(Stream& stream, const Step& step, int64_t level, const TensorView& hidden) {
+  if (step.vision == nullptr) return Status::Ok();
+  for (const VisionRows& v : *step.vision) {
+    const TensorView rows = Rows(hidden, v.row, v.features.dim(1));
+    FLUVIAL_RETURN_IF_ERROR(ew::Add(stream, rows, Level(v.features, level), rows));
   }
   return Status::Ok();
 }
@@ -187,9 +210,10 @@ ops::gemm::Problem LinearProblem(int64_t m, const TensorView& w, DType io, bool 
 Result<size_t> GdnBytes(Operators& operators, const Step& step, const GdnDims& dims, const GdnWeights& w, DType io,
                         DType conv_state, DType recurrent_state) {
   Scratch scratch;
-  TakeGdn(scratch, dims, step.tokens(), io);
-  FLUVIAL_ASSIGN_OR_RETURN(size_t most,
-                           LinearsBytes(operators, step.tokens(), io, {&w.in_qkv, &w.in_z, &w.in_b, &w.in_a, &w.out}));
+  TakeGdn(scratch, dims, w, step.tokens(), io);
+  FLUVIAL_ASSIGN_OR_RETURN(
+      size_t most,
+      LinearsBytes(operators, step.tokens(), io, {&w.in_qkv, &w.in_z, &w.in_b, &w.in_a, &w.in_qkvz, &w.in_ba, &w.out}));
   const Segments segments = SegmentsOf(step);
   for (int i = 0; i < segments.count; ++i) {
     const auto conv = ConvProblem(dims, segments.parts[i], io, w.conv.dtype, conv_state);
@@ -202,15 +226,41 @@ Result<size_t> GdnBytes(Operators& operators, const Step& step, const GdnDims& d
   return scratch.bytes() + most;
 }
 
+namespace {
+
+/// qkv, z, b and a of all heads in flat order.
+Status Project(const BlockContext& c, const GdnDims& d, const GdnWeights& w, const TensorView& x, const GdnScratch& t) {
+  if (!w.in_qkvz.defined()) {
+    FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_qkv, t.qkv));
+    FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_z, t.z));
+    FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_b, t.b));
+    return Linear(c, x, w.in_a, t.a);
+  }
+  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_qkvz, t.qkvz));
+  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_ba, t.ba));
+  // From `width` columns per key head at `begin` of its group to `to`, in which only they lie.
+  const auto regroup = [&](const TensorView& from, int64_t begin, int64_t width, const TensorView& to) {
+    const int64_t group = from.dim(1) / d.hk;
+    return ew::Cast(c.stream, Heads(Columns(from, begin, from.dim(1) - begin), d.hk, width, group - width),
+                    Heads(to, d.hk, width));
+  };
+  const int64_t k = d.k, v = int64_t{d.repeat()} * d.v, r = d.repeat();
+  FLUVIAL_RETURN_IF_ERROR(regroup(t.qkvz, 0, k, Columns(t.qkv, 0, d.key_dim())));
+  FLUVIAL_RETURN_IF_ERROR(regroup(t.qkvz, k, k, Columns(t.qkv, d.key_dim(), d.key_dim())));
+  FLUVIAL_RETURN_IF_ERROR(regroup(t.qkvz, 2 * k, v, Columns(t.qkv, 2 * d.key_dim(), d.value_dim())));
+  FLUVIAL_RETURN_IF_ERROR(regroup(t.qkvz, 2 * k + v, v, t.z));
+  FLUVIAL_RETURN_IF_ERROR(regroup(t.ba, 0, r, t.b));
+  return regroup(t.ba, r, r, t.a);
+}
+
+}  // namespace
+
 Status Gdn(const BlockContext& c, const GdnDims& d, const GdnWeights& w, const LayerCache& cache, const TensorView& x,
            const TensorView& y) {
   Scratch scratch(&c.arena);
-  const GdnScratch t = TakeGdn(scratch, d, x.dim(0), c.io);
+  const GdnScratch t = TakeGdn(scratch, d, w, x.dim(0), c.io);
   FLUVIAL_RETURN_IF_ERROR(scratch.status());
-  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_qkv, t.qkv));
-  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_z, t.z));
-  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_b, t.b));
-  FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.in_a, t.a));
+  FLUVIAL_RETURN_IF_ERROR(Project(c, d, w, x, t));
   FLUVIAL_RETURN_IF_ERROR(ew::Apply(c.stream, ew::Function::kSigmoid, t.b, t.b));
 
   const Segments segments = SegmentsOf(c.step);
@@ -261,16 +311,17 @@ struct AttentionScratch {
 
 AttentionScratch TakeAttention(Scratch& s, const AttentionDims& d, int64_t t, DType io) {
   AttentionScratch out;
-  out.q = s.Take(io, {t, int64_t{2} * d.hq * d.d});
+  out.q = s.Take(io, {t, int64_t{d.gate ? 2 : 1} * d.hq * d.d});
   out.k = s.Take(io, {t, int64_t{d.hkv} * d.d});
   out.v = s.Take(io, {t, int64_t{d.hkv} * d.d});
   out.out = s.Take(io, {t, int64_t{d.hq} * d.d});
   return out;
 }
 
-Status ZeroCentredNorm(const BlockContext& c, const TensorView& weight, const TensorView& x) {
+Status HeadNorm(const BlockContext& c, ops::norm::Form form, const TensorView& weight, const TensorView& x) {
+  if (!weight.defined()) return Status::Ok();
   ops::norm::Args norm;
-  norm.form = ops::norm::Form::kRmsZeroCentred;
+  norm.form = form;
   norm.eps = c.eps;
   norm.x = norm.y = x;
   norm.weight = weight;
@@ -298,12 +349,11 @@ Status Attention(const BlockContext& c, const AttentionDims& d, const AttentionW
   FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.k, t.k, w.k_bias));
   FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.v, t.v, w.v_bias));
 
-  // Per head: d query elements, then d gate elements.
-  const TensorView q = Heads(t.q, d.hq, d.d, /*skip=*/d.d);
-  const TensorView gate = Heads(Columns(t.q, d.d, t.q.dim(1) - d.d), d.hq, d.d, /*skip=*/d.d);
+  // Per head: d query elements, then d gate elements where there is a gate.
+  const TensorView q = Heads(t.q, d.hq, d.d, /*skip=*/d.gate ? d.d : 0);
   const TensorView k = Heads(t.k, d.hkv, d.d), v = Heads(t.v, d.hkv, d.d), out = Heads(t.out, d.hq, d.d);
-  FLUVIAL_RETURN_IF_ERROR(ZeroCentredNorm(c, w.q_norm, q));
-  FLUVIAL_RETURN_IF_ERROR(ZeroCentredNorm(c, w.k_norm, k));
+  FLUVIAL_RETURN_IF_ERROR(HeadNorm(c, d.qk_norm, w.q_norm, q));
+  FLUVIAL_RETURN_IF_ERROR(HeadNorm(c, d.qk_norm, w.k_norm, k));
   FLUVIAL_RETURN_IF_ERROR(ops::rope::Apply(c.stream, q, cos, sin, ops::rope::Rounding::kModel, q));
   FLUVIAL_RETURN_IF_ERROR(ops::rope::Apply(c.stream, k, cos, sin, ops::rope::Rounding::kModel, k));
 
@@ -318,7 +368,10 @@ Status Attention(const BlockContext& c, const AttentionDims& d, const AttentionW
   args.out = out;
   args.plan = c.step.kv;
   FLUVIAL_RETURN_IF_ERROR(RunBackend(c, backend, problem, args));
-  FLUVIAL_RETURN_IF_ERROR(ew::SigmoidMul(c.stream, out, gate, out));
+  if (d.gate) {
+    const TensorView gate = Heads(Columns(t.q, d.d, t.q.dim(1) - d.d), d.hq, d.d, /*skip=*/d.d);
+    FLUVIAL_RETURN_IF_ERROR(ew::SigmoidMul(c.stream, out, gate, out));
+  }
   return Linear(c, t.out, w.o, y, w.o_bias);
 }
 

@@ -2,6 +2,7 @@
 #include "models/model.h"
 
 #include "models/qwen3_5.h"
+#include "models/qwen_vl.h"
 #include "weights/model_config.h"
 
 namespace fluvial::models {
@@ -37,16 +38,15 @@ Result<std::unique_ptr<Model>> LoadModel(const std::string& directory, const Loa
   FLUVIAL_ASSIGN_OR_RETURN(weights::ModelConfig config, weights::ReadModelConfig(directory));
   switch (config.architecture) {
     case weights::Architecture::kQwen3_5:
-      return LoadQwen3_5(directory, std::move(config), options, stream);
     case weights::Architecture::kQwen3_5Moe:
     case weights::Architecture::kQwen3Next:
+      return LoadQwen3_5(directory, std::move(config), options, stream);
     case weights::Architecture::kQwen2_5Vl:
     case weights::Architecture::kQwen3Vl:
     case weights::Architecture::kQwen3VlMoe:
-      break;
+      return LoadQwenVl(directory, std::move(config), options, stream);
   }
-  return Status::UnusableModel(directory + ": architecture '" + config.architecture_name +
-                               "' cannot run yet; those that can: Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration");
+  return Status::UnusableModel(directory + ": architecture '" + config.architecture_name + "' cannot run yet");
 }
 
 }  // namespace fluvial::models

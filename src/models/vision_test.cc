@@ -187,7 +187,7 @@ TEST_P(VisionParity, WeightsOfEveryGroupMatter) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, VisionParity, ::testing::Values("qwen3_5"),
+INSTANTIATE_TEST_SUITE_P(Families, VisionParity, ::testing::Values("qwen3_5", "qwen3_vl", "qwen2_5_vl"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

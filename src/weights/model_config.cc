@@ -220,6 +220,10 @@ Status CheckShapes(const ModelConfig& c, const std::string& file) {
     return Contradiction(file, "head_dim * partial_rotary_factor gives " + std::to_string(c.rotary_dim()) +
                                    " rotary dimensions; an even number of at least 2 is needed");
   }
+  if (c.moe.experts > 0 && c.moe.per_token > c.moe.experts) {
+    return Contradiction(file, "num_experts_per_tok " + std::to_string(c.moe.per_token) + " is more than the " +
+                                   std::to_string(c.moe.experts) + " of num_experts");
+  }
   // int64 products downstream stay far from overflow.
   if (c.vocab > (int64_t{1} << 28) || c.hidden > (1 << 20) || c.intermediate > (1 << 24) || c.heads > (1 << 14) ||
       c.head_dim > (1 << 14) || c.layers > (1 << 14)) {
@@ -250,6 +254,11 @@ std::string_view Name(Architecture architecture) {
 
 int64_t ModelConfig::CountLayers(LayerType type) const {
   return std::count(layer_types.begin(), layer_types.end(), type);
+}
+
+bool ModelConfig::HasExperts(int64_t i) const {
+  if (moe.experts == 0 || (i + 1) % moe.sparse_step != 0) return false;
+  return std::find(moe.dense_layers.begin(), moe.dense_layers.end(), i) == moe.dense_layers.end();
 }
 
 Result<ModelConfig> ParseModelConfig(const std::string& json, const std::string& file) {
@@ -289,6 +298,9 @@ Result<ModelConfig> ParseModelConfig(const std::string& json, const std::string&
   c.attention_output_gate = text.Bool("attn_output_gate", true);
   // The top level decides for multimodal files; the nested value may disagree.
   c.tied_embeddings = top.Bool("tie_word_embeddings", text.Bool("tie_word_embeddings", false));
+  if (!c.attention_output_gate) {
+    return Status::UnusableModel(file + ": attn_output_gate false is not supported; use a checkpoint with the gate");
+  }
   const std::string dtype =
       text.String("dtype", text.String("torch_dtype", top.String("dtype", top.String("torch_dtype"))));
   if (!dtype.empty() && dtype != "auto") {

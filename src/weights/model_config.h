@@ -113,6 +113,8 @@ struct ModelConfig {
     return static_cast<int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor);
   }
   int64_t CountLayers(LayerType type) const;
+  /// Whether the feed-forward of layer `i` is a mixture of experts.
+  bool HasExperts(int64_t i) const;
 };
 
 /// Reads the text of a config.json; `file` names it in messages. kUnusableModel when a value has the wrong type or

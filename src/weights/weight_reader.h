@@ -27,6 +27,7 @@ class WeightReader {
   /// The first of several spellings that exists; missing is reported under the first.
   TensorView TakeAny(std::initializer_list<std::string_view> names, std::initializer_list<int64_t> shape);
 
+  const Checkpoint& checkpoint() const { return *checkpoint_; }
   bool Has(std::string_view name) const { return checkpoint_->Find(name) != nullptr; }
   /// nullptr when there is no such tensor. Looking does not take it.
   const std::vector<int64_t>* ShapeOf(std::string_view name) const {
