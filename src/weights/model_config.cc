@@ -124,7 +124,8 @@ void ReadMoe(const JsonObject& text, const ModelConfig& c, MoeConfig& moe) {
   }
   if (c.architecture == Architecture::kQwen3VlMoe) {
     // The class defaults are far from any release: nothing is assumed but the rule of transformers.
-    moe.experts = text.Int("num_experts", 60, 0, 1 << 16);
+    // transformers 5 saves the number of experts under its general name.
+    moe.experts = text.Int("num_experts", text.Int("num_local_experts", 60, 0, 1 << 16), 0, 1 << 16);
     moe.per_token = text.Int("num_experts_per_tok", 4, 1, 1 << 10);
     moe.intermediate = text.Int("moe_intermediate_size", 1408, 1, 1 << 24);
     moe.sparse_step = text.Int("decoder_sparse_step", 1, 1, 1 << 20);

@@ -44,7 +44,10 @@ def text_common(**more):
                 rms_norm_eps=1e-6, max_position_embeddings=4096, tie_word_embeddings=True, eos_token_id=VOCAB - 1) | more
 
 
-def qwen3_5():
+EXPERTS = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24)
+
+
+def qwen3_5(moe=False):
     layers = ["linear_attention", "full_attention"]
     text = text_common(num_hidden_layers=2, layer_types=layers, head_dim=32, linear_num_key_heads=2,
                        linear_num_value_heads=4, linear_key_head_dim=32, linear_value_head_dim=16,
@@ -53,16 +56,24 @@ def qwen3_5():
                                         "mrope_section": [2, 1, 1], "mrope_interleaved": True})
     vision = dict(depth=2, hidden_size=32, intermediate_size=48, num_heads=2, patch_size=8, out_hidden_size=64,
                   num_position_embeddings=36)
+    if moe:
+        config = transformers.Qwen3_5MoeConfig(text_config=text | EXPERTS | {"shared_expert_intermediate_size": 24},
+                                               vision_config=vision, tie_word_embeddings=True, **TOKENS)
+        return transformers.Qwen3_5MoeForConditionalGeneration(config)
     config = transformers.Qwen3_5Config(text_config=text, vision_config=vision, tie_word_embeddings=True, **TOKENS)
     return transformers.Qwen3_5ForConditionalGeneration(config)
 
 
-def qwen3_vl():
+def qwen3_vl(moe=False):
     text = text_common(num_hidden_layers=3, head_dim=16,
                        rope_parameters={"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2],
                                         "mrope_interleaved": True})
     vision = dict(depth=3, hidden_size=32, intermediate_size=48, num_heads=2, patch_size=8, out_hidden_size=64,
                   num_position_embeddings=36, deepstack_visual_indexes=[0, 2])
+    if moe:
+        config = transformers.Qwen3VLMoeConfig(text_config=text | EXPERTS | {"mlp_only_layers": [1], "decoder_sparse_step": 1},
+                                               vision_config=vision, tie_word_embeddings=True, **TOKENS)
+        return transformers.Qwen3VLMoeForConditionalGeneration(config)
     config = transformers.Qwen3VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=True, **TOKENS)
     return transformers.Qwen3VLForConditionalGeneration(config)
 
@@ -76,7 +87,8 @@ def qwen2_5_vl():
     return transformers.Qwen2_5_VLForConditionalGeneration(config)
 
 
-FAMILIES = {"qwen3_5": qwen3_5, "qwen3_vl": qwen3_vl, "qwen2_5_vl": qwen2_5_vl}
+FAMILIES = {"qwen3_5": qwen3_5, "qwen3_vl": qwen3_vl, "qwen2_5_vl": qwen2_5_vl, "qwen3_vl_moe": lambda: qwen3_vl(True),
+            "qwen3_5_moe": lambda: qwen3_5(True)}
 CLIP = ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711])
 HALF = ([0.5] * 3, [0.5] * 3)
 
