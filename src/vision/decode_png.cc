@@ -67,7 +67,8 @@ bool ReadHeader(Reader& r) {
   if (type == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(r.png);
   if (type == PNG_COLOR_TYPE_GRAY && depth < 8) png_set_expand_gray_1_2_4_to_8(r.png);
   if (depth == 16 && !r.grey16) png_set_strip_16(r.png);
-  if ((type & PNG_COLOR_MASK_ALPHA) != 0) png_set_strip_alpha(r.png);
+  // Transparent palette entries become alpha on expansion.
+  if ((type & PNG_COLOR_MASK_ALPHA) != 0 || type == PNG_COLOR_TYPE_PALETTE) png_set_strip_alpha(r.png);
   if ((type & PNG_COLOR_MASK_COLOR) == 0 && !r.grey16) png_set_gray_to_rgb(r.png);
   png_set_interlace_handling(r.png);
   png_read_update_info(r.png, r.info);
