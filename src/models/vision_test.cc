@@ -187,7 +187,8 @@ TEST_P(VisionParity, WeightsOfEveryGroupMatter) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, VisionParity, ::testing::Values("qwen3_5", "qwen3_vl", "qwen2_5_vl", "qwen3_vl_moe", "qwen3_5_moe"),
+INSTANTIATE_TEST_SUITE_P(Families, VisionParity,
+                         ::testing::Values("qwen3_5", "qwen3_vl", "qwen2_5_vl", "qwen3_vl_moe", "qwen3_5_moe"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
