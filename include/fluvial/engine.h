@@ -42,6 +42,9 @@ struct EngineOptions {
   int64_t max_model_len = 0;             ///< longest prompt + answer; 0 = min(the model's maximum, 8192)
   int32_t max_num_seqs = 8;              ///< sequences running at once = state slots
   int64_t max_num_batched_tokens = 512;  ///< tokens of one step; long prompts are split into such chunks
+  /// Most tokens of one prompt in one step; 0 = no limit but max_num_batched_tokens. Keeps long prompts from slowing
+  /// down those who are being answered.
+  int64_t long_prefill_token_threshold = 0;
   /// Tokens that the KV pages hold together; 0 = max_num_seqs * max_model_len, or what memory_limit leaves when that is
   /// less (memory is touched only when used). Running requests that outgrow it are preempted and resumed.
   int64_t kv_cache_tokens = 0;
@@ -215,6 +218,7 @@ struct ModelInfo {
   int64_t parameters = 0;
   std::vector<int32_t> eos_ids;  ///< generation_config.json, else config.json
   bool has_vision = false;       ///< the checkpoint has a vision tower
+  std::string memory;            ///< the memory budget in one line: weights, caches, workspace, limit
 };
 
 class Engine {

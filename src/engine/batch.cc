@@ -5,12 +5,6 @@
 #include <utility>
 
 namespace fluvial::engine {
-namespace {
-
-/// Tokens of one chunk of the delta rule.
-constexpr int64_t kChunk = 64;
-
-}  // namespace
 
 Result<Batch> Batch::Create(Stream& stream, const BatchLimits& limits, int64_t vocab, const FeatureShape& features) {
   Batch b;
@@ -34,28 +28,6 @@ Result<Batch> Batch::Create(Stream& stream, const BatchLimits& limits, int64_t v
   b.positions_.reserve(static_cast<size_t>(3 * limits.tokens));
   b.logits_.resize(static_cast<size_t>(limits.sequences) * static_cast<size_t>(vocab));
   return b;
-}
-
-void Batch::Schedule(std::span<const std::unique_ptr<Sequence>> running) {
-  items_.clear();
-  int64_t budget = limits_.tokens;
-  for (const auto& s : running) {
-    if (!s->decoding() || budget == 0) continue;
-    items_.push_back({s.get(), 1});
-    --budget;
-  }
-  decode_count_ = static_cast<int32_t>(items_.size());
-  for (const auto& s : running) {
-    if (s->decoding() || budget == 0) continue;
-    int64_t take = std::min(s->pending(), budget);
-    if (take < s->pending()) {
-      const int64_t on_grid = (s->done + take) / kChunk * kChunk - s->done;
-      if (on_grid > 0) take = on_grid;
-    }
-    items_.push_back({s.get(), take});
-    budget -= take;
-  }
-  prefill_count_ = static_cast<int32_t>(items_.size()) - decode_count_;
 }
 
 Status Batch::Refill(Stream& stream, std::span<const int64_t> lengths, std::span<const int64_t> contexts,
@@ -117,33 +89,44 @@ void Batch::AddVision(const Sequence& s, int64_t begin, int64_t count, int64_t r
   }
 }
 
-Status Batch::Build(Stream& stream) {
+Status Batch::Build(Stream& stream, const Plan& plan) {
+  items_.clear();
   ids_.clear();
   vision_.clear();
   logit_rows_.clear();
-  logit_items_.clear();
+  logit_uses_.clear();
   prompt_tokens_ = 0;
+  decode_count_ = prefill_count_ = 0;
   std::vector<int64_t> lengths, contexts;
   std::vector<int32_t> read, write;
   std::vector<std::vector<int32_t>> pages;
-  for (size_t i = 0; i < items_.size(); ++i) {
-    const Sequence& s = *items_[i].sequence;
-    const int64_t n = items_[i].tokens;
-    AddVision(s, s.done, n, static_cast<int64_t>(ids_.size()));
-    for (int64_t t = s.done; t < s.done + n; ++t) ids_.push_back(s.ids[static_cast<size_t>(t)]);
-    lengths.push_back(n);
-    contexts.push_back(s.done);
-    // A fresh sequence reads zeros, whatever its slot held before.
-    read.push_back(s.done == 0 ? -1 : s.slot);
-    write.push_back(s.slot);
-    pages.push_back(s.pages);
-    if (!s.decoding()) prompt_tokens_ += n;
-    if (n == s.pending()) {
-      logit_items_.push_back(i);
-      logit_rows_.push_back(static_cast<int32_t>(ids_.size()) - 1);
+  for (const Plan::Item& item : plan.items) {
+    auto& s = static_cast<Sequence&>(*item.task);
+    const int64_t end = s.done + item.tokens;
+    // The first prompt token has no probability; after a preemption what was reported is not reported again.
+    const int64_t rows_from = s.all_rows && !item.decode
+                                  ? std::max<int64_t>(static_cast<int64_t>(s.completion.prompt_logprobs.size()) - 1, 0)
+                                  : end;
+    AddVision(s, s.done, item.tokens, static_cast<int64_t>(ids_.size()));
+    for (int64_t t = s.done; t < end; ++t) {
+      if ((t >= rows_from && t + 1 < s.prompt->size()) || t + 1 == s.size()) {
+        logit_uses_.push_back({items_.size(), t});
+        logit_rows_.push_back(static_cast<int32_t>(ids_.size()));
+      }
+      ids_.push_back(s.ids[static_cast<size_t>(t)]);
     }
+    lengths.push_back(item.tokens);
+    contexts.push_back(s.done);
+    read.push_back(s.read_slot);
+    write.push_back(s.write_slot);
+    pages.push_back(s.pages);
+    items_.push_back({&s, item.tokens, !item.decode});
+    ++(item.decode ? decode_count_ : prefill_count_);
+    if (!item.decode) prompt_tokens_ += item.tokens;
   }
   BuildPositions();
+  const size_t logits = logit_rows_.size() * static_cast<size_t>(vocab_);
+  if (logits_.size() < logits) logits_.resize(logits);
   return Refill(stream, lengths, contexts, read, write, std::move(pages));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch: one step's packed tokens, plans and buffers, built from the running sequences.
+// Batch: one step's packed tokens, plans and buffers, built from what the planner picked.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "engine/planner.h"
 #include "engine/sequence.h"
 #include "fluvial/status.h"
 #include "models/model.h"
@@ -37,32 +38,33 @@ class Batch {
   struct Item {
     Sequence* sequence = nullptr;
     int64_t tokens = 0;
+    bool prompt = false;  ///< of its prompt; false: a drawn token
+  };
+  /// A row of logits: those after token `position` of the item's sequence.
+  struct LogitRow {
+    size_t item = 0;
+    int64_t position = 0;
   };
 
   /// `features`: shape of a picture's features as the model gives them, for views of their rows.
   static Result<Batch> Create(Stream& stream, const BatchLimits& limits, int64_t vocab,
                               const FeatureShape& features = {});
 
-  /// Picks this step's work from `running` (admission order): every decoding sequence one token, then prompt chunks in
-  /// order up to the limit. Chunks that do not finish a prompt end on a multiple of 64 when they can, the grid of the
-  /// chunked delta rule, so that a split prompt computes what an unsplit one does.
-  void Schedule(std::span<const std::unique_ptr<Sequence>> running);
-
   /// A made-up step for sizing and for the choice of backends: sequences of `tokens` new ones after `context`.
   Status Assume(Stream& stream, int32_t sequences, int64_t tokens, int64_t context);
 
-  /// Fills ids, positions and plans for what Schedule picked.
-  Status Build(Stream& stream);
+  /// Fills ids, positions and plans for what the planner picked; its tasks must be Sequences.
+  Status Build(Stream& stream, const Plan& plan);
 
-  bool empty() const { return items_.empty(); }
   int64_t tokens() const { return static_cast<int64_t>(ids_.size()); }
   /// Tokens of prompts in this step.
   int64_t prompt_tokens() const { return prompt_tokens_; }
   std::span<const Item> items() const { return items_; }
   /// The step for Model::Forward; views stay valid until the next Build or Assume.
   models::Step Step(const std::vector<models::LayerCache>& caches);
-  /// Items whose logits are computed, in row order.
-  std::span<const size_t> logit_items() const { return logit_items_; }
+  /// What the rows of logits belong to: the last token of items that have no more, and every token of a prompt whose
+  /// log probabilities are wanted.
+  std::span<const LogitRow> logit_uses() const { return logit_uses_; }
   const float* LogitsOfRow(size_t row) const { return logits_.data() + row * static_cast<size_t>(vocab_); }
 
  private:
@@ -81,7 +83,7 @@ class Batch {
   int32_t prefill_count_ = 0;
   int64_t prompt_tokens_ = 0;
   std::vector<Item> items_;  // decode first
-  std::vector<size_t> logit_items_;
+  std::vector<LogitRow> logit_uses_;
   std::vector<int32_t> ids_, logit_rows_;
   std::vector<int64_t> positions_;  // [1, T], or [3, T] when a sequence has images
   int position_rows_ = 1;

@@ -7,6 +7,8 @@
 
 #include <sys/resource.h>
 
+#include "base/log.h"
+#include "engine/memory_budget.h"
 #include "engine/scheduler.h"
 #include "weights/generation_config.h"
 #include "weights/model_config.h"
@@ -31,6 +33,10 @@ namespace engine {
 namespace {
 
 constexpr int64_t kDefaultModelLen = 8192;
+/// Chunks of prompts end on multiples of it: the chunk of the delta rule.
+constexpr int64_t kGrid = 64;
+/// Rows of one step whose logits are computed for prompt_logprobs.
+constexpr int64_t kPromptRows = 64;
 
 Status OutOfRange(const char* name, int64_t value, const std::string& range) {
   return Status::InvalidArgument(std::string(name) + " is " + std::to_string(value) + ": it must be " + range);
@@ -46,7 +52,16 @@ Status CheckOptions(const EngineOptions& o) {
     return OutOfRange("block_size", o.block_size, "1..1024");
   }
   if (o.max_model_len < 0) return OutOfRange("max_model_len", o.max_model_len, "0 (automatic) or more");
+  if (o.long_prefill_token_threshold < 0) {
+    return OutOfRange("long_prefill_token_threshold", o.long_prefill_token_threshold, "0 (none) or more");
+  }
   if (o.kv_cache_tokens < 0) return OutOfRange("kv_cache_tokens", o.kv_cache_tokens, "0 (automatic) or more");
+  if (o.prefix_cache_points != "grid" && o.prefix_cache_points != "all") {
+    return Status::InvalidArgument("prefix_cache_points is '" + o.prefix_cache_points + "': use grid or all");
+  }
+  if (o.prefix_cache_interval < 0 || o.prefix_cache_interval % kGrid != 0) {
+    return OutOfRange("prefix_cache_interval", o.prefix_cache_interval, "0 (none) or a multiple of 64");
+  }
   if (o.threads < 0) return OutOfRange("threads", o.threads, "0 (automatic) or more");
   return Status::Ok();
 }
@@ -118,13 +133,12 @@ Status EngineImpl::Prepare(std::vector<int32_t> eos) {
                                    ", but the model was made for " + std::to_string(model_->max_positions()) +
                                    " positions: lower it");
   }
-  const int64_t page = options_.block_size;
-  int64_t cache_tokens = options_.kv_cache_tokens;
-  if (cache_tokens == 0) cache_tokens = info_.max_model_len * options_.max_num_seqs;
-  const int64_t pages = (cache_tokens + page - 1) / page + (options_.kv_cache_tokens == 0 ? options_.max_num_seqs : 0);
-  if (pages > INT32_MAX) return Status::InvalidArgument("the KV cache has more than 2^31 pages: lower kv_cache_tokens");
-  FLUVIAL_ASSIGN_OR_RETURN(pool_, CachePool::Create(model_->cache_spec(), static_cast<int32_t>(pages),
-                                                    options_.block_size, options_.max_num_seqs, stream_->device()));
+  sampler_.emplace(info_.vocab_size);
+  FLUVIAL_RETURN_IF_ERROR(CheckVision());
+  return Allocate();
+}
+
+Status EngineImpl::Allocate() {
   BatchLimits limits;
   limits.sequences = options_.max_num_seqs;
   limits.tokens = options_.max_num_batched_tokens;
@@ -132,29 +146,83 @@ Status EngineImpl::Prepare(std::vector<int32_t> eos) {
   limits.page_size = options_.block_size;
   FLUVIAL_ASSIGN_OR_RETURN(batch_, Batch::Create(*stream_, limits, info_.vocab_size,
                                                  {model_->dtype(), model_->vision_levels(), model_->hidden()}));
-  sampler_.emplace(info_.vocab_size);
 
-  size_t workspace = 0;
+  // Scratch depends on shapes alone: it is known before there are any caches.
+  const models::CacheSpec& spec = model_->cache_spec();
+  const std::vector<models::LayerCache> shapes =
+      CachePool::Layout(spec, /*pages=*/1, options_.block_size, options_.max_num_seqs + 1);
   const int64_t prompt = std::min(options_.max_num_batched_tokens, info_.max_model_len);
   FLUVIAL_RETURN_IF_ERROR(batch_->Assume(*stream_, 1, prompt, info_.max_model_len - prompt));
-  FLUVIAL_ASSIGN_OR_RETURN(workspace, model_->WorkspaceBytes(batch_->Step(pool_->caches())));
+  FLUVIAL_ASSIGN_OR_RETURN(size_t workspace, model_->WorkspaceBytes(batch_->Step(shapes)));
   if (info_.max_model_len > 1) {
     for (const int32_t n : {1, options_.max_num_seqs}) {
       FLUVIAL_RETURN_IF_ERROR(batch_->Assume(*stream_, n, 1, info_.max_model_len - 1));
-      FLUVIAL_ASSIGN_OR_RETURN(const size_t bytes, model_->WorkspaceBytes(batch_->Step(pool_->caches())));
+      FLUVIAL_ASSIGN_OR_RETURN(const size_t bytes, model_->WorkspaceBytes(batch_->Step(shapes)));
       workspace = std::max(workspace, bytes);
     }
   }
+
+  MemoryRequest memory;
+  memory.weights = model_->weight_bytes();
+  memory.workspace = workspace + static_cast<uint64_t>(options_.max_num_seqs) *
+                                     static_cast<uint64_t>(info_.vocab_size) * sizeof(float);
+  memory.page_bytes = spec.TokenBytes() * static_cast<uint64_t>(options_.block_size);
+  memory.slot_bytes = spec.SlotBytes();
+  memory.page_size = options_.block_size;
+  memory.max_model_len = info_.max_model_len;
+  memory.sequences = options_.max_num_seqs;
+  memory.kv_cache_tokens = options_.kv_cache_tokens;
+  memory.prefix_caching = options_.enable_prefix_caching;
+  memory.prefix_cache_bytes = options_.prefix_cache_bytes;
+  memory.limit = options_.memory_limit > 0 ? options_.memory_limit : DeviceMemoryLimit(stream_->device());
+  memory.limit_source = options_.memory_limit > 0 ? "memory_limit" : "all that this machine or container has";
+  FLUVIAL_ASSIGN_OR_RETURN(const MemoryBudget budget, PlanMemory(memory));
+  info_.memory = budget.text;
+  LogInfo(budget.text);
+
+  PlannerOptions plan;
+  plan.sequences = options_.max_num_seqs;
+  plan.step_tokens = options_.max_num_batched_tokens;
+  plan.chunk_tokens = options_.long_prefill_token_threshold;
+  plan.page_size = options_.block_size;
+  plan.pages = budget.pages;
+  plan.grid = kGrid;
+  plan.prompt_rows = kPromptRows;
+  plan.cache = options_.enable_prefix_caching;
+  plan.snapshots = budget.snapshots;
+  plan.interval = options_.prefix_cache_interval;
+  plan.all_points = options_.prefix_cache_points == "all";
+#ifndef NDEBUG
+  // Whoever reads a slot that nobody owns is found out.
+  plan.on_slot_free = [this](int32_t slot) { pool_->PoisonSlot(slot); };
+#endif
+  planner_.emplace(std::move(plan));
+  if (options_.enable_prefix_caching) {
+    LogInfo("prefix cache: " + std::to_string(budget.snapshots) + " snapshots of " + FormatBytes(memory.slot_bytes) +
+            ", at multiples of " + std::to_string(kGrid) + " where prompts end or part" +
+            (options_.prefix_cache_interval > 0
+                 ? " and every " + std::to_string(options_.prefix_cache_interval) + " tokens"
+                 : "") +
+            (options_.prefix_cache_points == "all" ? ", and at the ends of prompts and answers" : ""));
+  }
+  FLUVIAL_ASSIGN_OR_RETURN(
+      pool_, CachePool::Create(spec, budget.pages, options_.block_size, planner_->slots(), stream_->device()));
   FLUVIAL_RETURN_IF_ERROR(EnsureWorkspace(workspace));
-  stats_.weight_bytes = model_->weight_bytes();
+  stats_.weight_bytes = memory.weights;
   stats_.kv_bytes = pool_->kv_bytes();
   stats_.state_bytes = pool_->state_bytes();
+  stats_.snapshot_bytes = static_cast<uint64_t>(budget.snapshots) * memory.slot_bytes;
+  stats_.memory_limit_bytes = memory.limit;
+  stats_.kv_pages_total = budget.pages;
+  stats_.state_slots_total = options_.max_num_seqs;
+  stats_.snapshot_slots_total = budget.snapshots;
   return Status::Ok();
 }
 
 EngineStats EngineImpl::stats() const {
   const std::lock_guard lock(mutex_);
   EngineStats out = stats_;
+  out.requests_waiting += static_cast<int32_t>(submitted_.size());
   out.peak_memory_bytes = PeakMemory();
   return out;
 }

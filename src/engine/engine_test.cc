@@ -6,48 +6,22 @@
 #include <set>
 #include <thread>
 
-#include "engine/pools.h"
-#include "models/model_testkit.h"
+#include "engine/engine_testkit.h"
+#include "engine/free_list.h"
 
 namespace fluvial {
 namespace {
 
+using engine::testing::Greedy;
+using engine::testing::Ids;
+using engine::testing::Loaded;
+using engine::testing::Options;
 using models::testing::Golden;
 using models::testing::GoldenDirectory;
 
 constexpr int kPrompts[] = {1, 2, 63, 64, 65, 300};
 
 std::string Text() { return GoldenDirectory("qwen3_5/text"); }
-
-EngineOptions Options() {
-  EngineOptions o;
-  o.model = Text();
-  o.device = "cpu";
-  o.threads = 2;
-  o.max_model_len = 512;
-  return o;
-}
-
-std::unique_ptr<Engine> Loaded(const EngineOptions& options = Options()) {
-  auto engine = Engine::Load(options);
-  EXPECT_TRUE(engine.ok()) << engine.status().message();
-  return engine.ok() ? std::move(engine).value() : nullptr;
-}
-
-Request Greedy(const std::vector<int32_t>& prompt, int64_t max_tokens = 64) {
-  Request r;
-  r.prompt = prompt;
-  r.max_tokens = max_tokens;
-  r.sampling.temperature = 0;
-  r.ignore_eos = true;
-  return r;
-}
-
-std::vector<int32_t> Ids(const Completion& c) {
-  std::vector<int32_t> out;
-  for (const Token& t : c.tokens) out.push_back(t.id);
-  return out;
-}
 
 class EngineTest : public ::testing::Test {
  protected:
@@ -161,7 +135,7 @@ TEST_F(EngineTest, NotFiniteEndsOneRequestAndNobodyElses) {
   int32_t bad = 0;
   while (used.contains(bad)) ++bad;
   ASSERT_LT(bad, 512);
-  const models::testing::ZeroedCheckpoint copy(Text(), "no such tensor");
+  const models::testing::AlteredCheckpoint copy(Text(), [](auto&) {});
   auto file = weights::SafetensorsFile::Open(copy.path() + "/model.safetensors");
   ASSERT_TRUE(file.ok());
   std::fstream out(copy.path() + "/model.safetensors", std::ios::binary | std::ios::in | std::ios::out);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pools: who owns the memory that sequences borrow - key/value pages and state slots - and which of it is free.
+// CachePool: the memory that sequences borrow - key/value pages and state slots. Which of it is free is the planner's
+// business.
 #pragma once
 
 #include <cstdint>
@@ -11,49 +12,35 @@
 
 namespace fluvial::engine {
 
-/// Hands out the numbers 0..count-1; the lowest free number first, so that memory is touched in order.
-class FreeList {
- public:
-  FreeList() = default;
-  FreeList(int32_t first, int32_t count);
-
-  int32_t free() const { return static_cast<int32_t>(heap_.size()); }
-  /// -1 when none is free.
-  int32_t Take();
-  /// Danger: `number` must have come from Take and not have been given back since.
-  void Give(int32_t number);
-
- private:
-  std::vector<int32_t> heap_;  // min-heap
-};
-
-/// Caches of all layers for a number of pages and slots. Slot 0 is reserved and never holds a sequence.
 class CachePool {
  public:
+  /// Shapes of all layers' caches, without memory. `slots` includes slot 0, which never holds a sequence.
+  static std::vector<models::LayerCache> Layout(const models::CacheSpec& spec, int32_t pages, int32_t page_size,
+                                                int32_t slots);
+
   /// kResource when the memory is not there.
-  static Result<CachePool> Create(const models::CacheSpec& spec, int32_t pages, int32_t page_size, int32_t sequences,
+  static Result<CachePool> Create(const models::CacheSpec& spec, int32_t pages, int32_t page_size, int32_t slots,
                                   const DeviceInfo& device);
 
   const std::vector<models::LayerCache>& caches() const { return caches_; }
-  FreeList& pages() { return pages_; }
-  FreeList& slots() { return slots_; }
   int32_t total_pages() const { return total_pages_; }
   int32_t page_size() const { return page_size_; }
   uint64_t kv_bytes() const { return kv_bytes_; }
   uint64_t state_bytes() const { return state_bytes_; }
+
+  /// Copies a page in all layers, in stream order.
+  Status CopyPage(Stream& stream, int32_t from, int32_t to);
 
   /// Overwrites a slot's states in all layers: zeros, or NaN so that a reader of a freed slot is found out.
   void ClearSlot(int32_t slot);
   void PoisonSlot(int32_t slot);
 
  private:
-  Status Allocate(size_t bytes, const DeviceInfo& device, void** out);
   void FillSlot(int32_t slot, int byte);
 
   std::vector<Buffer> buffers_;
   std::vector<models::LayerCache> caches_;
-  FreeList pages_;
-  FreeList slots_;
+  DeviceKind kind_ = DeviceKind::kCpu;
   int32_t total_pages_ = 0;
   int32_t page_size_ = 0;
   uint64_t kv_bytes_ = 0;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "vision/processor.h"
 
 namespace fluvial::engine {
 namespace {
@@ -30,8 +29,6 @@ bool NeedsHistory(const ops::sampling::Params& p) {
 }
 
 }  // namespace
-
-int64_t EngineImpl::PagesFor(int64_t tokens) const { return (tokens + pool_->page_size() - 1) / pool_->page_size(); }
 
 int64_t EngineImpl::TokenLimit(const Request& r) const {
   return std::min(r.max_tokens, info_.max_model_len - static_cast<int64_t>(r.prompt.size()));
@@ -58,15 +55,35 @@ Status EngineImpl::Check(const Request& r) const {
     return Status::InvalidArgument("min_tokens is " + std::to_string(r.min_tokens) + ": it must lie in 0.." +
                                    std::to_string(r.max_tokens) + " (max_tokens)");
   }
-  const int64_t pages = PagesFor(prompt + TokenLimit(r));
+  FLUVIAL_ASSIGN_OR_RETURN(const models::VisionPlan plan, PlanVision(r));
+  FLUVIAL_RETURN_IF_ERROR(CheckPromptKeys(PromptKeys(r, plan), prompt));
+  const int64_t pages = planner_->PagesFor(prompt + TokenLimit(r));
   if (pages > pool_->total_pages()) {
     return Status::InvalidArgument("the request may need " + std::to_string(pages * pool_->page_size()) +
                                    " tokens of KV cache, but it holds " +
                                    std::to_string(int64_t{pool_->total_pages()} * pool_->page_size()) +
                                    ": lower max_tokens or raise the cache's size");
   }
-  FLUVIAL_RETURN_IF_ERROR(PlanVision(r).status());
+  if (r.prompt_logprobs < -1 || r.prompt_logprobs > ops::sampling::kMaxLogprobs) {
+    return Status::InvalidArgument("prompt_logprobs is " + std::to_string(r.prompt_logprobs) +
+                                   ": it must be -1 (none) or lie in 0.." +
+                                   std::to_string(ops::sampling::kMaxLogprobs));
+  }
   return ops::sampling::Validate(ParamsOf(r), info_.vocab_size);
+}
+
+Status EngineImpl::CheckPromptKeys(const std::vector<PromptKey>& keys, int64_t prompt) {
+  int64_t end = 0;
+  for (const PromptKey& k : keys) {
+    if (k.begin < end || k.end < k.begin || k.end > prompt) {
+      return Status::InvalidArgument("prompt_keys has positions " + std::to_string(k.begin) + ".." +
+                                     std::to_string(k.end) +
+                                     ": they must be in order, apart, and within the prompt of " +
+                                     std::to_string(prompt) + " tokens (images have keys of their own)");
+    }
+    end = k.end;
+  }
+  return Status::Ok();
 }
 
 Result<uint64_t> EngineImpl::Submit(Request request, TokenCallback on_token, DoneCallback on_done) {
@@ -80,16 +97,16 @@ Result<uint64_t> EngineImpl::Submit(Request request, TokenCallback on_token, Don
   s->max_tokens = TokenLimit(request);
   s->ids = request.prompt;
   FLUVIAL_ASSIGN_OR_RETURN(s->vision, PlanVision(request));
-  for (VisionInput& v : request.vision) {
-    if (v.hash == decltype(v.hash){}) v.hash = vision::ContentHash(v);
-  }
   s->features.resize(request.vision.size());
+  s->prompt = std::make_shared<const Prefix>(request.prompt, PromptKeys(request, s->vision));
+  s->all_rows = request.prompt_logprobs >= 0;
+  if (s->all_rows) s->completion.prompt_logprobs.push_back({request.prompt[0], 0, {}});
   s->request = std::move(request);
   s->on_token = std::move(on_token);
   s->on_done = std::move(on_done);
   s->submitted = Clock::now();
   const std::lock_guard lock(mutex_);
-  s->id = next_id_++;
+  s->id = s->order = next_id_++;
   const uint64_t id = s->id;
   submitted_.push_back(std::move(s));
   return id;
@@ -104,33 +121,18 @@ void EngineImpl::TakeMail() {
   std::unordered_set<uint64_t> cancelled;
   {
     const std::lock_guard lock(mutex_);
-    for (SequencePtr& s : submitted_) waiting_.push_back(std::move(s));
+    for (SequencePtr& s : submitted_) {
+      planner_->Add(s.get());
+      live_.push_back(std::move(s));
+    }
     submitted_.clear();
     cancelled.swap(cancelled_);
   }
   if (cancelled.empty()) return;
-  for (SequencePtr& s : running_) {
-    if (cancelled.contains(s->id)) Finish(*s, FinishReason::kCancelled);
-  }
-  for (SequencePtr& s : waiting_) {
+  for (const SequencePtr& s : live_) {
     if (cancelled.contains(s->id)) Finish(*s, FinishReason::kCancelled);
   }
   DropFinished();
-}
-
-void EngineImpl::Admit() {
-  // In order of arrival; all pages a request can ever need are reserved, so that a running one never has to stop.
-  while (!waiting_.empty() && pool_->slots().free() > 0) {
-    Sequence& s = *waiting_.front();
-    const int64_t pages = PagesFor(s.prompt_tokens() + s.max_tokens);
-    if (pages > pool_->pages().free()) return;
-    s.slot = pool_->slots().Take();
-    for (int64_t i = 0; i < pages; ++i) s.pages.push_back(pool_->pages().Take());
-    s.started = Clock::now();
-    s.completion.queue_seconds = Seconds(s.submitted, s.started);
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-  }
 }
 
 Status EngineImpl::EnsureWorkspace(size_t bytes) {
@@ -143,8 +145,10 @@ Status EngineImpl::EnsureWorkspace(size_t bytes) {
   return Status::Ok();
 }
 
-Status EngineImpl::RunStep() {
-  FLUVIAL_RETURN_IF_ERROR(batch_->Build(*stream_));
+Status EngineImpl::RunStep(const Plan& plan) {
+  for (const Plan::Copy& copy : plan.copies) FLUVIAL_RETURN_IF_ERROR(pool_->CopyPage(*stream_, copy.from, copy.to));
+  if (plan.items.empty()) return Status::Ok();
+  FLUVIAL_RETURN_IF_ERROR(batch_->Build(*stream_, plan));
   const models::Step step = batch_->Step(pool_->caches());
   FLUVIAL_ASSIGN_OR_RETURN(const size_t bytes, model_->WorkspaceBytes(step));
   FLUVIAL_RETURN_IF_ERROR(EnsureWorkspace(bytes));
@@ -155,27 +159,32 @@ Status EngineImpl::RunStep() {
 
 Result<bool> EngineImpl::Step() {
   TakeMail();
-  Admit();
-  batch_->Schedule(running_);
-  if (batch_->empty()) return !waiting_.empty() || !running_.empty();
   const Clock::time_point start = Clock::now();
-  if (!EncodeStep()) {
-    DropFinished();
-    return true;
+  const Plan& plan = planner_->Next();
+  for (const Plan::Item& item : plan.items) {
+    auto& s = static_cast<Sequence&>(*item.task);
+    if (s.started) continue;
+    s.started = true;
+    s.completion.queue_seconds = Seconds(s.submitted, start);
+    s.completion.cached_tokens = s.cached;
   }
-  const Status status = RunStep();
+  EncodeStep(plan);
+  const Status status = RunStep(plan);
   if (!status.ok()) {
     // The states of everything in the step are undefined now.
-    for (const Batch::Item& item : batch_->items()) Finish(*item.sequence, FinishReason::kError, status);
+    for (const Plan::Item& item : plan.items) {
+      Finish(static_cast<Sequence&>(*item.task), FinishReason::kError, status);
+    }
+    planner_->Abandon();
     DropFinished();
+    CountGauges();
     return true;
   }
-  for (const Batch::Item& item : batch_->items()) {
-    item.sequence->done += item.tokens;
-    DropFeatures(*item.sequence);
-  }
-  SampleRows();
-  {
+  const bool ran = !plan.items.empty();
+  planner_->Commit();
+  for (const Plan::Item& item : plan.items) DropFeatures(static_cast<Sequence&>(*item.task));
+  if (ran) {
+    SampleRows();
     const double seconds = Seconds(start, Clock::now());
     const std::lock_guard lock(mutex_);
     const bool prompt = batch_->prompt_tokens() > 0;
@@ -185,20 +194,70 @@ Result<bool> EngineImpl::Step() {
     ++stats_.steps;
   }
   DropFinished();
-  return true;
+  CountGauges();
+  return ran || !live_.empty();
+}
+
+void EngineImpl::CountGauges() {
+  const PlannerCounters& counters = planner_->counters();
+  const std::lock_guard lock(mutex_);
+  stats_.preemptions = counters.preemptions;
+  stats_.prefix_cache_queries = counters.queries;
+  stats_.prefix_cache_hits = counters.hits;
+  stats_.requests_running = static_cast<int32_t>(planner_->running().size());
+  stats_.requests_waiting = static_cast<int32_t>(planner_->waiting().size());
+  stats_.kv_pages_used = planner_->pages().used();
+  stats_.kv_pages_cached = planner_->pages().cached();
+  stats_.state_slots_used = stats_.requests_running;
+  stats_.snapshot_slots_used = planner_->cache().slots_used();
+}
+
+void EngineImpl::TakePromptLogprobs() {
+  const auto uses = batch_->logit_uses();
+  std::vector<size_t> rows;
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const Sequence& s = *batch_->items()[uses[i].item].sequence;
+    if (s.all_rows && uses[i].position + 1 < s.prompt->size()) rows.push_back(i);
+  }
+  std::vector<ops::sampling::Outcome> outcomes(rows.size());
+  stream_->pool().ParallelFor(static_cast<int64_t>(rows.size()), [&](int64_t i, int) {
+    const Batch::LogitRow& use = uses[rows[static_cast<size_t>(i)]];
+    const Sequence& s = *batch_->items()[use.item].sequence;
+    outcomes[static_cast<size_t>(i)] = ops::sampling::RawLogprobs(
+        {batch_->LogitsOfRow(rows[static_cast<size_t>(i)]), static_cast<size_t>(info_.vocab_size)},
+        s.ids[static_cast<size_t>(use.position) + 1], s.request.prompt_logprobs);
+  });
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Sequence& s = *batch_->items()[uses[rows[i]].item].sequence;
+    if (s.finished) continue;
+    if (outcomes[i].verdict != ops::sampling::Verdict::kOk) {
+      AbortNotFinite(s);
+      continue;
+    }
+    Token token;
+    token.id = outcomes[i].token;
+    token.logprob = outcomes[i].logprob;
+    for (const auto& t : outcomes[i].top) token.top.emplace_back(t.id, t.logprob);
+    s.completion.prompt_logprobs.push_back(std::move(token));
+  }
 }
 
 void EngineImpl::SampleRows() {
-  const auto items = batch_->logit_items();
-  std::vector<ops::sampling::Row> rows(items.size());
-  std::vector<ops::sampling::Outcome> outcomes(items.size());
-  for (size_t i = 0; i < items.size(); ++i) {
-    Sequence& s = *batch_->items()[items[i]].sequence;
-    ops::sampling::Row& row = rows[i];
+  TakePromptLogprobs();
+  const auto uses = batch_->logit_uses();
+  std::vector<ops::sampling::Row> rows;
+  std::vector<Sequence*> sequences;
+  for (size_t i = 0; i < uses.size(); ++i) {
+    Sequence& s = *batch_->items()[uses[i].item].sequence;
+    if (s.finished || uses[i].position + 1 != s.size()) continue;
+    ops::sampling::Row row;
     if (s.request.constraint != nullptr) {
       s.mask.assign((static_cast<size_t>(info_.vocab_size) + 31) / 32, 0);
       Status status = s.request.constraint->Allowed(s.mask);
-      if (!status.ok()) Finish(s, FinishReason::kError, std::move(status));
+      if (!status.ok()) {
+        Finish(s, FinishReason::kError, std::move(status));
+        continue;
+      }
       row.allowed = s.mask.data();
     }
     row.logits = batch_->LogitsOfRow(i);
@@ -209,24 +268,30 @@ void EngineImpl::SampleRows() {
     if (s.request.prompt_logits && s.generated() == 0) {
       s.completion.prompt_logits.assign(row.logits, row.logits + info_.vocab_size);
     }
+    rows.push_back(row);
+    sequences.push_back(&s);
   }
+  std::vector<ops::sampling::Outcome> outcomes(rows.size());
   sampler_->Sample(stream_->pool(), rows, outcomes);
-  for (size_t i = 0; i < items.size(); ++i) {
-    Sequence& s = *batch_->items()[items[i]].sequence;
-    if (!s.finished) Accept(s, outcomes[i]);
+  for (size_t i = 0; i < rows.size(); ++i) Accept(*sequences[i], outcomes[i]);
+}
+
+void EngineImpl::AbortNotFinite(Sequence& s) {
+  // Nothing that these tokens led to may be met again.
+  planner_->Forget(s);
+  pool_->ClearSlot(s.write_slot);
+  {
+    const std::lock_guard lock(mutex_);
+    ++stats_.nan_aborts;
   }
+  Finish(s, FinishReason::kError,
+         Status::Failed("the model's logits are not finite after " + std::to_string(s.done) +
+                        " tokens: the request was aborted and its state cleared"));
 }
 
 bool EngineImpl::Accept(Sequence& s, const ops::sampling::Outcome& outcome) {
   if (outcome.verdict == ops::sampling::Verdict::kNotFinite) {
-    pool_->ClearSlot(s.slot);
-    {
-      const std::lock_guard lock(mutex_);
-      ++stats_.nan_aborts;
-    }
-    Finish(s, FinishReason::kError,
-           Status::Failed("the model's logits are not finite after " + std::to_string(s.ids.size()) +
-                          " tokens: the request was aborted and its state cleared"));
+    AbortNotFinite(s);
     return true;
   }
   if (outcome.verdict == ops::sampling::Verdict::kNoToken) {
@@ -276,33 +341,23 @@ void EngineImpl::Finish(Sequence& s, FinishReason reason, Status status) {
   s.completion.total_seconds = Seconds(s.submitted, Clock::now());
 }
 
-void EngineImpl::Release(Sequence& s) {
-  for (const int32_t page : s.pages) pool_->pages().Give(page);
-  s.pages.clear();
-  if (s.slot >= 0) {
-#ifndef NDEBUG
-    pool_->PoisonSlot(s.slot);
-#endif
-    pool_->slots().Give(s.slot);
-    s.slot = -1;
-  }
-  if (s.on_done) s.on_done(s.id, std::move(s.completion));
-}
-
 void EngineImpl::DropFinished() {
-  const auto drop = [this](auto& list) {
-    for (size_t i = 0; i < list.size();) {
-      if (!list[i]->finished) {
-        ++i;
-        continue;
-      }
-      const SequencePtr ended = std::move(list[i]);
-      list.erase(list.begin() + static_cast<std::ptrdiff_t>(i));
-      Release(*ended);
-    }
-  };
-  drop(running_);
-  drop(waiting_);
+  std::vector<SequencePtr> ended;
+  for (SequencePtr& s : live_) {
+    if (s->finished) ended.push_back(std::move(s));
+  }
+  if (ended.empty()) return;
+  std::erase(live_, nullptr);
+  for (const SequencePtr& s : ended) {
+    const FinishReason reason = s->completion.finish_reason;
+    planner_->Remove(s.get(), reason == FinishReason::kStop || reason == FinishReason::kLength);
+    s->completion.preemptions = s->preemptions;
+  }
+  // A callback may look at the statistics: everything is back by then.
+  CountGauges();
+  for (const SequencePtr& s : ended) {
+    if (s->on_done) s->on_done(s->id, std::move(s->completion));
+  }
 }
 
 Result<std::vector<Completion>> EngineImpl::Generate(std::vector<Request> requests, const TokenCallback& on_token,

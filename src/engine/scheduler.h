@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// EngineImpl: the loop behind fluvial/engine.h - admission, steps, sampling, ends.
+// EngineImpl: the loop behind fluvial/engine.h - mail, steps, sampling, ends.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "engine/batch.h"
+#include "engine/planner.h"
 #include "engine/pools.h"
 #include "engine/sequence.h"
 #include "fluvial/engine.h"
@@ -41,28 +41,36 @@ class EngineImpl : public Engine {
  private:
   using SequencePtr = std::unique_ptr<Sequence>;
 
-  int64_t PagesFor(int64_t tokens) const;
   int64_t TokenLimit(const Request& request) const;
+  static Status CheckPromptKeys(const std::vector<PromptKey>& keys, int64_t prompt);
+  /// Sizes of pools and workspace within the memory limit, then the memory itself.
+  Status Allocate();
   /// Moves what other threads submitted and cancelled into this thread's lists.
   void TakeMail();
-  void Admit();
-  Status RunStep();
+  Status RunStep(const Plan& plan);
   // Images (vision.cc).
   Result<models::VisionPlan> PlanVision(const Request& request) const;
+  /// Chooses the vision tower's backends for a picture of ordinary size.
+  Status CheckVision();
+  /// The request's own keys, and one for every run of image tokens.
+  static std::vector<PromptKey> PromptKeys(const Request& request, const models::VisionPlan& plan);
   /// Features of the pictures that the next `tokens` tokens of a sequence reach.
   Status EncodeVision(Sequence& s, int64_t tokens);
-  /// The same for the batch; false when a sequence failed and has been finished.
-  bool EncodeStep();
+  /// The same for all items of a step; a sequence for which it fails ends and leaves the step.
+  void EncodeStep(const Plan& plan);
   /// Gives up the features that no later token needs.
   void DropFeatures(Sequence& s);
   Status EnsureWorkspace(size_t bytes);
+  /// Log probabilities of prompt tokens, then the next token of every sequence that is at its end.
   void SampleRows();
+  void TakePromptLogprobs();
   /// What a drawn token means for its sequence; true when the sequence has ended.
   bool Accept(Sequence& s, const ops::sampling::Outcome& outcome);
   void Finish(Sequence& s, FinishReason reason, Status status = Status::Ok());
-  /// Gives pages and slot back and reports the completion.
-  void Release(Sequence& s);
+  void AbortNotFinite(Sequence& s);
+  /// Gives pages and slots of finished sequences back and reports their completions.
   void DropFinished();
+  void CountGauges();
 
   EngineOptions options_;
   std::unique_ptr<Stream> stream_;
@@ -72,8 +80,8 @@ class EngineImpl : public Engine {
   std::optional<Batch> batch_;
   std::optional<ops::sampling::Sampler> sampler_;
   Buffer workspace_;
-  std::vector<SequencePtr> running_;
-  std::deque<SequencePtr> waiting_;
+  std::optional<Planner> planner_;
+  std::vector<SequencePtr> live_;  // by arrival; the planner knows which run
 
   mutable std::mutex mutex_;  // guards what follows
   std::vector<SequencePtr> submitted_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/scheduler.h"
+#include "vision/processor.h"
 
 namespace fluvial::engine {
 namespace {
@@ -21,6 +22,27 @@ Result<models::VisionPlan> EngineImpl::PlanVision(const Request& r) const {
                                    " takes no images and videos: send text only, or load a model with a vision tower");
   }
   return models::PlanVision(*rules, r.prompt, r.vision);
+}
+
+Status EngineImpl::CheckVision() {
+  if (model_->vision() == nullptr) return Status::Ok();
+  // Shapes are enough: 64 x 64 patches are about 1000 x 1000 pixels.
+  VisionInput picture;
+  const int64_t side = 64 / model_->vision()->merge * model_->vision()->merge;
+  picture.grid = {1, side, side};
+  return model_->EncodeBytes({&picture, 1}).status();
+}
+
+std::vector<PromptKey> EngineImpl::PromptKeys(const Request& r, const models::VisionPlan& plan) {
+  std::vector<PromptKey> keys = r.prompt_keys;
+  for (const models::VisionPlan::Run& run : plan.runs) {
+    const VisionInput& item = r.vision[run.item];
+    VisionInput hashed = item;
+    if (hashed.hash == decltype(hashed.hash){}) hashed.hash = vision::ContentHash(item);
+    keys.push_back({run.begin, run.begin + run.count, models::CacheKey(hashed, run)});
+  }
+  std::stable_sort(keys.begin(), keys.end(), [](const PromptKey& a, const PromptKey& b) { return a.begin < b.begin; });
+  return keys;
 }
 
 Status EngineImpl::EncodeVision(Sequence& s, int64_t tokens) {
@@ -70,17 +92,17 @@ Status EngineImpl::EncodeVision(Sequence& s, int64_t tokens) {
   return Status::Ok();
 }
 
-bool EngineImpl::EncodeStep() {
-  bool ok = true;
-  for (const Batch::Item& item : batch_->items()) {
-    if (item.sequence->vision.empty()) continue;
-    const Status status = EncodeVision(*item.sequence, item.tokens);
+void EngineImpl::EncodeStep(const Plan& plan) {
+  std::vector<Sequence*> failed;
+  for (const Plan::Item& item : plan.items) {
+    auto& s = static_cast<Sequence&>(*item.task);
+    const Status status = EncodeVision(s, item.tokens);
     if (status.ok()) continue;
-    // Nothing of the step has run: only this sequence ends.
-    Finish(*item.sequence, FinishReason::kError, status);
-    ok = false;
+    Finish(s, FinishReason::kError, status);
+    failed.push_back(&s);
   }
-  return ok;
+  // Nothing of the step has run yet: the others go on.
+  for (Sequence* s : failed) planner_->Withdraw(*s);
 }
 
 void EngineImpl::DropFeatures(Sequence& s) {

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -19,6 +20,7 @@
 #include <gtest/gtest.h>
 
 #include "models/model.h"
+#include "weights/checkpoint.h"
 #include "weights/safetensors.h"
 
 namespace fluvial::models::testing {
@@ -58,34 +60,88 @@ inline std::string GoldenDirectory(const std::string& name) {
   return std::string(FLUVIAL_SOURCE_DIR) + "/tests/golden/" + name;
 }
 
-/// A copy of a checkpoint in which every tensor whose name contains `part` is zero; removed at the end of its scope.
-class ZeroedCheckpoint {
+/// One tensor of a checkpoint that is being rewritten.
+struct RawTensor {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  std::string bytes;
+};
+
+/// A copy of a checkpoint with other tensors, all in one file; removed at the end of its scope.
+class AlteredCheckpoint {
  public:
-  ZeroedCheckpoint(const std::string& directory, const std::string& part) {
+  using Change = std::function<void(std::vector<RawTensor>&)>;
+
+  AlteredCheckpoint(const std::string& directory, const Change& change) {
     namespace fs = std::filesystem;
-    path_ = fs::temp_directory_path() / ("fluvial_zeroed_" + std::to_string(::getpid()));
+    static int count = 0;
+    path_ =
+        fs::temp_directory_path() / ("fluvial_altered_" + std::to_string(::getpid()) + "_" + std::to_string(count++));
     fs::remove_all(path_);
-    fs::copy(directory, path_);
-    const std::string file = (path_ / "model.safetensors").string();
-    auto tensors = weights::SafetensorsFile::Open(directory + "/model.safetensors");
-    EXPECT_TRUE(tensors.ok());
-    std::fstream out(file, std::ios::binary | std::ios::in | std::ios::out);
-    for (const auto& e : tensors->entries()) {
-      if (e.name.find(part) == std::string::npos) continue;
-      ++changed_;
-      out.seekp(static_cast<std::streamoff>(e.begin));
-      const std::string zeros(e.end - e.begin, '\0');
-      out.write(zeros.data(), static_cast<std::streamsize>(zeros.size()));
+    fs::create_directories(path_);
+    fs::copy(directory + "/config.json", path_);
+    const auto checkpoint = weights::Checkpoint::Open(directory);
+    EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+    if (!checkpoint.ok()) return;
+    std::vector<RawTensor> tensors;
+    for (const auto& t : checkpoint->tensors()) {
+      const auto* data = reinterpret_cast<const char*>(checkpoint->Data(t));
+      tensors.push_back({t.entry.name, t.entry.dtype, t.entry.shape, std::string(data, t.entry.end - t.entry.begin)});
     }
+    change(tensors);
+    Write(tensors);
   }
-  ~ZeroedCheckpoint() { std::filesystem::remove_all(path_); }
+  AlteredCheckpoint(const AlteredCheckpoint&) = delete;
+  AlteredCheckpoint& operator=(const AlteredCheckpoint&) = delete;
+  ~AlteredCheckpoint() { std::filesystem::remove_all(path_); }
+
   std::string path() const { return path_.string(); }
-  int changed() const { return changed_; }
+
+  /// Replaces `from` in config.json, which must have it.
+  void Configure(const std::string& from, const std::string& to) {
+    std::ifstream in(path_ / "config.json");
+    std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    const size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    if (at == std::string::npos) return;
+    std::ofstream(path_ / "config.json") << text.replace(at, from.size(), to);
+  }
 
  private:
+  void Write(const std::vector<RawTensor>& tensors) {
+    std::string header = "{", data;
+    for (const RawTensor& t : tensors) {
+      std::string shape;
+      for (const int64_t d : t.shape) shape += (shape.empty() ? "" : ",") + std::to_string(d);
+      const char* dtype = t.dtype == DType::kF32 ? "F32" : t.dtype == DType::kBF16 ? "BF16" : "F16";
+      header += (header.size() > 1 ? "," : "") +
+                ("\"" + t.name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":[" + shape) + "],\"data_offsets\":[" +
+                std::to_string(data.size()) + "," + std::to_string(data.size() + t.bytes.size()) + "]}";
+      data += t.bytes;
+    }
+    header += "}";
+    header.resize((header.size() + 7) / 8 * 8, ' ');
+    std::ofstream out(path_ / "model.safetensors", std::ios::binary);
+    const uint64_t size = header.size();
+    out.write(reinterpret_cast<const char*>(&size), sizeof(size));
+    out << header << data;
+  }
+
   std::filesystem::path path_;
-  int changed_ = 0;
 };
+
+/// A Change that zeroes every tensor whose name contains `part`, and counts them.
+inline AlteredCheckpoint::Change Zeroed(const std::string& part, int* changed) {
+  return [part, changed](std::vector<RawTensor>& tensors) {
+    *changed = 0;
+    for (RawTensor& t : tensors) {
+      if (t.name.find(part) == std::string::npos) continue;
+      ++*changed;
+      std::fill(t.bytes.begin(), t.bytes.end(), '\0');
+    }
+  };
+}
 
 /// Runs chunks of sequences. Sequence numbers index slots and page tables; pages and slots are dealt in a fixed
 /// scrambled order.
@@ -93,7 +149,7 @@ class Bench {
  public:
   static constexpr int32_t kPage = 16;
   static constexpr int32_t kSequences = 8;
-  static constexpr int32_t kPagesEach = 32;
+  static constexpr int32_t kPagesEach = 136;  // 2176 tokens
 
   Bench(const std::string& directory, const LoadOptions& options = {}, int threads = 1) {
     stream_ = MakeCpuStream(threads);

@@ -78,9 +78,7 @@ class Qwen3_5 : public Model {
   CacheSpec cache_spec_;
   ops::rope::Spec rope_;
   QwenDims dims_;
-  TensorView embed_;
-  HeadWeights head_;
-  std::vector<QwenLayer> layers_;
+  QwenWeights weights_;
   std::optional<VisionTower> tower_;
   WeightCopies copies_;
   int64_t parameters_ = 0;
@@ -92,46 +90,15 @@ Status Qwen3_5::Load(const LoadOptions& options) {
   FLUVIAL_RETURN_IF_ERROR(ops::rope::Validate(rope_));
 
   weights::WeightReader reader(checkpoint_);
-  // Files of the text-only class drop "language_model.".
-  const std::string nested = "model.language_model.";
-  const std::string root = reader.Has(nested + "embed_tokens.weight") ? nested : "model.";
-  embed_ = reader.Take(root + "embed_tokens.weight", {c.vocab, c.hidden});
-  head_.norm = reader.Take(root + "norm.weight", {c.hidden});
-  head_.lm_head = TakeHead(reader, c, embed_);
-  reader.IgnorePrefix("mtp.");
-  if (c.vision.has_value() && root == nested) {
+  // Files of the text-only class have the configuration but not the tower.
+  if (c.vision.has_value() && reader.Has("model.visual.patch_embed.proj.weight")) {
     tower_.emplace(reader, "model.visual.", c, io_);
-  } else {
-    reader.IgnorePrefix("model.visual.");
   }
-  reader.IgnoreSuffix(".rotary_emb.inv_freq");
-
-  layers_.resize(static_cast<size_t>(c.layers));
-  for (int64_t i = 0; i < c.layers; ++i) {
-    FLUVIAL_RETURN_IF_ERROR(TakeQwenLayer(reader, c, dims_, root + "layers." + std::to_string(i) + ".", i, io_, copies_,
-                                          layers_[static_cast<size_t>(i)]));
-  }
+  FLUVIAL_RETURN_IF_ERROR(TakeQwenWeights(reader, c, dims_, io_, copies_, weights_));
   FLUVIAL_RETURN_IF_ERROR(reader.Finish());
   copies_.Keep(reader.TakeAlignedCopies());
   parameters_ = CountParameters(checkpoint_);
-
-  cache_spec_.kv = io_;
-  cache_spec_.conv = options.conv_dtype.value_or(io_);
-  cache_spec_.recurrent = options.recurrent_dtype.value_or(c.linear.state_dtype);
-  for (const QwenLayer& layer : layers_) {
-    LayerCacheSpec spec;
-    if (layer.full_attention) {
-      spec.kv_heads = dims_.attention.hkv;
-      spec.d_qk = spec.d_v = dims_.attention.d;
-    } else {
-      spec.conv_channels = static_cast<int32_t>(dims_.gdn.channels());
-      spec.conv_width = dims_.gdn.width;
-      spec.value_heads = dims_.gdn.hv;
-      spec.v = dims_.gdn.v;
-      spec.k = dims_.gdn.k;
-    }
-    cache_spec_.layers.push_back(spec);
-  }
+  cache_spec_ = QwenCacheSpec(c, dims_, io_, options);
   return Status::Ok();
 }
 
@@ -163,12 +130,12 @@ Result<size_t> Qwen3_5::LayerBytes(const Step& step, const QwenLayer& layer) {
 }
 
 Result<size_t> Qwen3_5::WorkspaceBytes(const Step& step) {
-  FLUVIAL_RETURN_IF_ERROR(CheckStep(step, layers_.size()));
+  FLUVIAL_RETURN_IF_ERROR(CheckStep(step, weights_.layers.size()));
   Scratch whole;
   Take(whole, step.tokens());
-  FLUVIAL_ASSIGN_OR_RETURN(size_t most, HeadBytes(operators_, step, head_, io_));
+  FLUVIAL_ASSIGN_OR_RETURN(size_t most, HeadBytes(operators_, step, weights_.head, io_));
   bool seen[2][2] = {};
-  for (const QwenLayer& layer : layers_) {
+  for (const QwenLayer& layer : weights_.layers) {
     // Layers of one kind have equal shapes.
     if (std::exchange(seen[layer.full_attention][layer.sparse], true)) continue;
     FLUVIAL_ASSIGN_OR_RETURN(const size_t bytes, LayerBytes(step, layer));
@@ -178,19 +145,19 @@ Result<size_t> Qwen3_5::WorkspaceBytes(const Step& step) {
 }
 
 Status Qwen3_5::Forward(Stream& stream, const Step& step, Arena& arena) {
-  FLUVIAL_RETURN_IF_ERROR(CheckStep(step, layers_.size()));
+  FLUVIAL_RETURN_IF_ERROR(CheckStep(step, weights_.layers.size()));
   if (step.tokens() == 0) return Status::Ok();
   Scratch scratch(&arena);
   const StepScratch t = Take(scratch, step.tokens());
   FLUVIAL_RETURN_IF_ERROR(scratch.status());
   const BlockContext c{stream, operators_, arena, step, io_, static_cast<float>(config_.norm_eps)};
 
-  FLUVIAL_RETURN_IF_ERROR(ops::elementwise::GatherRows(stream, embed_, step.ids, t.hidden));
+  FLUVIAL_RETURN_IF_ERROR(ops::elementwise::GatherRows(stream, weights_.embed, step.ids, t.hidden));
   FLUVIAL_RETURN_IF_ERROR(PlaceFeatures(stream, step, t.hidden));
   FLUVIAL_RETURN_IF_ERROR(ops::rope::Tables(stream, rope_, step.positions, t.cos, t.sin));
   constexpr auto kForm = ops::norm::Form::kRmsZeroCentred;
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    const QwenLayer& layer = layers_[i];
+  for (size_t i = 0; i < weights_.layers.size(); ++i) {
+    const QwenLayer& layer = weights_.layers[i];
     const LayerCache& cache = (*step.caches)[i];
     // The residual sum of the layer before happens inside this layer's first norm.
     FLUVIAL_RETURN_IF_ERROR(i == 0 ? Norm(c, kForm, layer.input_norm, t.hidden, {}, t.normed)
@@ -203,12 +170,27 @@ Status Qwen3_5::Forward(Stream& stream, const Step& step, Arena& arena) {
     FLUVIAL_RETURN_IF_ERROR(layer.sparse ? Moe(c, dims_.moe, layer.moe, t.normed, t.block)
                                          : Mlp(c, layer.mlp, t.normed, t.block));
   }
-  if (!layers_.empty()) FLUVIAL_RETURN_IF_ERROR(ops::elementwise::Add(stream, t.hidden, t.block, t.hidden));
-  if (step.observer != nullptr) (*step.observer)(static_cast<int>(layers_.size()), t.hidden);
-  return Head(c, head_, t.hidden);
+  if (!weights_.layers.empty()) FLUVIAL_RETURN_IF_ERROR(ops::elementwise::Add(stream, t.hidden, t.block, t.hidden));
+  if (step.observer != nullptr) (*step.observer)(static_cast<int>(weights_.layers.size()), t.hidden);
+  return Head(c, weights_.head, t.hidden);
 }
 
 }  // namespace
+
+Result<Footprint> Qwen3_5Footprint(const weights::ModelConfig& config, const LoadOptions& options) {
+  const DType io = options.dtype.value_or(config.dtype.value_or(DType::kBF16));
+  const QwenDims dims(config, io);
+  Footprint out;
+  auto text = weights::WeightReader::Counting(), mtp = weights::WeightReader::Counting();
+  QwenWeights weights;
+  WeightCopies copies;
+  FLUVIAL_RETURN_IF_ERROR(TakeQwenWeights(text, config, dims, io, copies, weights));
+  FLUVIAL_RETURN_IF_ERROR(TakeQwenMtp(mtp, config, dims, io));
+  out.parameters = text.asked_elements();
+  out.mtp_parameters = mtp.asked_elements();
+  out.cache = QwenCacheSpec(config, dims, io, options);
+  return out;
+}
 
 Result<std::unique_ptr<Model>> LoadQwen3_5(const std::string& directory, weights::ModelConfig config,
                                            const LoadOptions& options, Stream& stream) {

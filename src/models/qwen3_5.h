@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "models/footprint.h"
 #include "models/model.h"
 #include "weights/model_config.h"
 
@@ -15,5 +16,8 @@ namespace fluvial::models {
 /// Loads `directory`, whose config.json gave `config`.
 Result<std::unique_ptr<Model>> LoadQwen3_5(const std::string& directory, weights::ModelConfig config,
                                            const LoadOptions& options, Stream& stream);
+
+/// What config.json alone tells; parameters and caches of the text model, the head for multi-token prediction.
+Result<Footprint> Qwen3_5Footprint(const weights::ModelConfig& config, const LoadOptions& options);
 
 }  // namespace fluvial::models

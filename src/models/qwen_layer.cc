@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/qwen_layer.h"
 
+#include <algorithm>
+
 namespace fluvial::models {
 namespace {
 
@@ -94,6 +96,65 @@ Status TakeQwenLayer(WeightReader& reader, const ModelConfig& c, const QwenDims&
   if (layer.sparse) return TakeMoe(reader, d.moe, prefix + "mlp.", layer.moe);
   TakeMlp(reader, prefix + "mlp.", c.hidden, c.intermediate, layer.mlp);
   return Status::Ok();
+}
+
+Status TakeQwenWeights(WeightReader& reader, const ModelConfig& c, const QwenDims& d, DType io, WeightCopies& copies,
+                       QwenWeights& w) {
+  // Files of the text-only class drop "language_model.".
+  const std::string nested = "model.language_model.";
+  const std::string root = reader.Has(nested + "embed_tokens.weight") ? nested : "model.";
+  w.embed = reader.Take(root + "embed_tokens.weight", {c.vocab, c.hidden});
+  w.head.norm = reader.Take(root + "norm.weight", {c.hidden});
+  w.head.lm_head = TakeHead(reader, c, w.embed);
+  reader.IgnorePrefix("mtp.");
+  reader.IgnorePrefix("model.visual.");
+  reader.IgnorePrefix("visual.");
+  reader.IgnoreSuffix(".rotary_emb.inv_freq");
+  w.layers.resize(static_cast<size_t>(c.layers));
+  for (int64_t i = 0; i < c.layers; ++i) {
+    FLUVIAL_RETURN_IF_ERROR(TakeQwenLayer(reader, c, d, root + "layers." + std::to_string(i) + ".", i, io, copies,
+                                          w.layers[static_cast<size_t>(i)]));
+  }
+  return Status::Ok();
+}
+
+Status TakeQwenMtp(WeightReader& reader, const ModelConfig& c, const QwenDims& d, DType io) {
+  const auto full = std::find(c.layer_types.begin(), c.layer_types.end(), weights::LayerType::kFullAttention);
+  if (c.mtp_layers == 0 || full == c.layer_types.end()) return Status::Ok();
+  reader.Take("mtp.pre_fc_norm_embedding.weight", {c.hidden});
+  reader.Take("mtp.pre_fc_norm_hidden.weight", {c.hidden});
+  reader.Take("mtp.fc.weight", {c.hidden, 2 * c.hidden});
+  reader.Take("mtp.norm.weight", {c.hidden});
+  for (int64_t i = 0; i < c.mtp_layers; ++i) {
+    // Layers like the full-attention ones of the model.
+    QwenLayer layer;
+    WeightCopies copies;
+    FLUVIAL_RETURN_IF_ERROR(TakeQwenLayer(reader, c, d, "mtp.layers." + std::to_string(i) + ".",
+                                          full - c.layer_types.begin(), io, copies, layer));
+  }
+  return Status::Ok();
+}
+
+CacheSpec QwenCacheSpec(const ModelConfig& c, const QwenDims& d, DType io, const LoadOptions& options) {
+  CacheSpec out;
+  out.kv = io;
+  out.conv = options.conv_dtype.value_or(io);
+  out.recurrent = options.recurrent_dtype.value_or(c.linear.state_dtype);
+  for (const weights::LayerType type : c.layer_types) {
+    LayerCacheSpec spec;
+    if (type == weights::LayerType::kFullAttention) {
+      spec.kv_heads = d.attention.hkv;
+      spec.d_qk = spec.d_v = d.attention.d;
+    } else {
+      spec.conv_channels = static_cast<int32_t>(d.gdn.channels());
+      spec.conv_width = d.gdn.width;
+      spec.value_heads = d.gdn.hv;
+      spec.v = d.gdn.v;
+      spec.k = d.gdn.k;
+    }
+    out.layers.push_back(spec);
+  }
+  return out;
 }
 
 }  // namespace fluvial::models

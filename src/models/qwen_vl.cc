@@ -28,10 +28,105 @@ struct Layer {
   MoeWeights moe;
 };
 
+/// What follows from config.json.
+struct Dims {
+  AttentionDims attention;
+  MoeDims moe;
+
+  /// `io`: the type of the activations, to which the router rounds its weights.
+  Dims(const weights::ModelConfig& c, DType io) {
+    attention.hidden = c.hidden;
+    attention.hq = static_cast<int32_t>(c.heads);
+    attention.hkv = static_cast<int32_t>(c.kv_heads);
+    attention.d = static_cast<int32_t>(c.head_dim);
+    attention.gate = false;
+    attention.qk_norm = kForm;
+    moe.hidden = c.hidden;
+    moe.inter = c.moe.intermediate;
+    moe.router.scoring = ops::moe::Scoring::kSoftmax;
+    moe.router.experts = static_cast<int32_t>(c.moe.experts);
+    moe.router.per_token = static_cast<int32_t>(c.moe.per_token);
+    moe.router.renormalise = true;
+    moe.router.weight_type = io;
+  }
+
+  CacheSpec Cache(size_t layers, DType io) const {
+    CacheSpec out;
+    LayerCacheSpec spec;
+    spec.kv_heads = attention.hkv;
+    spec.d_qk = spec.d_v = attention.d;
+    out.kv = io;
+    out.layers.assign(layers, spec);
+    return out;
+  }
+};
+
+struct TextWeights {
+  TensorView embed;  ///< [V, H]
+  HeadWeights head;
+  std::vector<Layer> layers;
+};
+
+Status TakeLayer(weights::WeightReader& reader, const weights::ModelConfig& c, const Dims& dims,
+                 const std::string& prefix, Layer& layer) {
+  const int64_t h = c.hidden, d = c.head_dim, q = c.heads * d, kv = c.kv_heads * d;
+  layer.input_norm = reader.Take(prefix + "input_layernorm.weight", {h});
+  layer.post_norm = reader.Take(prefix + "post_attention_layernorm.weight", {h});
+  const std::string p = prefix + "self_attn.";
+  AttentionWeights& a = layer.attention;
+  a.q = reader.Take(p + "q_proj.weight", {q, h});
+  a.k = reader.Take(p + "k_proj.weight", {kv, h});
+  a.v = reader.Take(p + "v_proj.weight", {kv, h});
+  a.o = reader.Take(p + "o_proj.weight", {h, q});
+  const bool qwen2 = c.architecture == weights::Architecture::kQwen2_5Vl;
+  if (qwen2 || c.attention_bias) {
+    a.q_bias = reader.Take(p + "q_proj.bias", {q});
+    a.k_bias = reader.Take(p + "k_proj.bias", {kv});
+    a.v_bias = reader.Take(p + "v_proj.bias", {kv});
+  }
+  if (!qwen2) {
+    if (c.attention_bias) a.o_bias = reader.Take(p + "o_proj.bias", {h});
+    a.q_norm = reader.Take(p + "q_norm.weight", {d});
+    a.k_norm = reader.Take(p + "k_norm.weight", {d});
+  }
+  if (layer.sparse) {
+    layer.moe.router = reader.Take(prefix + "mlp.gate.weight", {dims.moe.router.experts, h});
+    // Released stacks are input-major, those saved by transformers 5 are not; the shape tells, but not of a square.
+    return TakeExperts(reader, prefix + "mlp.experts.", dims.moe, kProjNames, ops::moe::Layout::kInputMajor, layer.moe);
+  }
+  layer.mlp.gate = reader.Take(prefix + "mlp.gate_proj.weight", {c.intermediate, h});
+  layer.mlp.up = reader.Take(prefix + "mlp.up_proj.weight", {c.intermediate, h});
+  layer.mlp.down = reader.Take(prefix + "mlp.down_proj.weight", {h, c.intermediate});
+  return Status::Ok();
+}
+
+/// Takes everything that the text model needs.
+Status TakeText(weights::WeightReader& reader, const weights::ModelConfig& c, const Dims& dims, TextWeights& w) {
+  // Older files have the text model under "model." and the tower at the top.
+  const bool nested = reader.Has("model.language_model.embed_tokens.weight");
+  const std::string root = nested ? "model.language_model." : "model.";
+  w.embed = reader.Take(root + "embed_tokens.weight", {c.vocab, c.hidden});
+  w.head.form = kForm;
+  w.head.norm = reader.Take(root + "norm.weight", {c.hidden});
+  w.head.lm_head = TakeHead(reader, c, w.embed);
+  reader.IgnoreSuffix(".rotary_emb.inv_freq");
+  w.layers.resize(static_cast<size_t>(c.layers));
+  for (int64_t i = 0; i < c.layers; ++i) {
+    Layer& layer = w.layers[static_cast<size_t>(i)];
+    layer.sparse = c.HasExperts(i);
+    FLUVIAL_RETURN_IF_ERROR(TakeLayer(reader, c, dims, root + "layers." + std::to_string(i) + ".", layer));
+  }
+  return Status::Ok();
+}
+
 class QwenVl : public Model {
  public:
   QwenVl(weights::Checkpoint checkpoint, weights::ModelConfig config, DType io, Operators operators)
-      : checkpoint_(std::move(checkpoint)), config_(std::move(config)), io_(io), operators_(std::move(operators)) {}
+      : checkpoint_(std::move(checkpoint)),
+        config_(std::move(config)),
+        io_(io),
+        operators_(std::move(operators)),
+        dims_(config_, io) {}
 
   Status Load();
 
@@ -65,7 +160,6 @@ class QwenVl : public Model {
   };
 
   StepScratch Take(Scratch& s, int64_t tokens) const;
-  Status TakeLayer(weights::WeightReader& reader, const std::string& prefix, Layer& layer) const;
 
   weights::Checkpoint checkpoint_;
   weights::ModelConfig config_;
@@ -73,48 +167,12 @@ class QwenVl : public Model {
   Operators operators_;
   CacheSpec cache_spec_;
   ops::rope::Spec rope_;
-  AttentionDims attention_;
-  MoeDims moe_;
-  TensorView embed_;
-  HeadWeights head_;
-  std::vector<Layer> layers_;
+  Dims dims_;
+  TextWeights weights_;
   std::optional<VisionTower> tower_;
   WeightCopies copies_;
   int64_t parameters_ = 0;
 };
-
-Status QwenVl::TakeLayer(weights::WeightReader& reader, const std::string& prefix, Layer& layer) const {
-  const weights::ModelConfig& c = config_;
-  const int64_t h = c.hidden, d = c.head_dim, q = c.heads * d, kv = c.kv_heads * d;
-  layer.input_norm = reader.Take(prefix + "input_layernorm.weight", {h});
-  layer.post_norm = reader.Take(prefix + "post_attention_layernorm.weight", {h});
-  const std::string p = prefix + "self_attn.";
-  AttentionWeights& a = layer.attention;
-  a.q = reader.Take(p + "q_proj.weight", {q, h});
-  a.k = reader.Take(p + "k_proj.weight", {kv, h});
-  a.v = reader.Take(p + "v_proj.weight", {kv, h});
-  a.o = reader.Take(p + "o_proj.weight", {h, q});
-  const bool qwen2 = c.architecture == weights::Architecture::kQwen2_5Vl;
-  if (qwen2 || c.attention_bias) {
-    a.q_bias = reader.Take(p + "q_proj.bias", {q});
-    a.k_bias = reader.Take(p + "k_proj.bias", {kv});
-    a.v_bias = reader.Take(p + "v_proj.bias", {kv});
-  }
-  if (!qwen2) {
-    if (c.attention_bias) a.o_bias = reader.Take(p + "o_proj.bias", {h});
-    a.q_norm = reader.Take(p + "q_norm.weight", {d});
-    a.k_norm = reader.Take(p + "k_norm.weight", {d});
-  }
-  if (layer.sparse) {
-    layer.moe.router = reader.Take(prefix + "mlp.gate.weight", {moe_.router.experts, h});
-    // Released stacks are input-major, those saved by transformers 5 are not; the shape tells, but not of a square.
-    return TakeExperts(reader, prefix + "mlp.experts.", moe_, kProjNames, ops::moe::Layout::kInputMajor, layer.moe);
-  }
-  layer.mlp.gate = reader.Take(prefix + "mlp.gate_proj.weight", {c.intermediate, h});
-  layer.mlp.up = reader.Take(prefix + "mlp.up_proj.weight", {c.intermediate, h});
-  layer.mlp.down = reader.Take(prefix + "mlp.down_proj.weight", {h, c.intermediate});
-  return Status::Ok();
-}
 
 Status QwenVl::Load() {
   const weights::ModelConfig& c = config_;
@@ -126,48 +184,16 @@ Status QwenVl::Load() {
     for (size_t i = 0; i < 3; ++i) rope_.sections[i] = static_cast<int32_t>(c.rope.mrope_section[i]);
   }
   FLUVIAL_RETURN_IF_ERROR(ops::rope::Validate(rope_));
-  attention_.hidden = c.hidden;
-  attention_.hq = static_cast<int32_t>(c.heads);
-  attention_.hkv = static_cast<int32_t>(c.kv_heads);
-  attention_.d = static_cast<int32_t>(c.head_dim);
-  attention_.gate = false;
-  attention_.qk_norm = kForm;
-  moe_.hidden = c.hidden;
-  moe_.inter = c.moe.intermediate;
-  moe_.router.scoring = ops::moe::Scoring::kSoftmax;
-  moe_.router.experts = static_cast<int32_t>(c.moe.experts);
-  moe_.router.per_token = static_cast<int32_t>(c.moe.per_token);
-  moe_.router.renormalise = true;
-  moe_.router.weight_type = io_;
-
   weights::WeightReader reader(checkpoint_);
-  // Older files have the text model under "model." and the tower at the top.
-  const bool nested = reader.Has("model.language_model.embed_tokens.weight");
-  const std::string root = nested ? "model.language_model." : "model.";
-  embed_ = reader.Take(root + "embed_tokens.weight", {c.vocab, c.hidden});
-  head_.form = kForm;
-  head_.norm = reader.Take(root + "norm.weight", {c.hidden});
-  head_.lm_head = TakeHead(reader, c, embed_);
-  reader.IgnoreSuffix(".rotary_emb.inv_freq");
+  FLUVIAL_RETURN_IF_ERROR(TakeText(reader, c, dims_, weights_));
   if (c.vision.has_value()) {
     const bool inside = reader.Has("model.visual.patch_embed.proj.weight");
     tower_.emplace(reader, inside ? "model.visual." : "visual.", c, io_);
   }
-  layers_.resize(static_cast<size_t>(c.layers));
-  for (int64_t i = 0; i < c.layers; ++i) {
-    Layer& layer = layers_[static_cast<size_t>(i)];
-    layer.sparse = c.HasExperts(i);
-    FLUVIAL_RETURN_IF_ERROR(TakeLayer(reader, root + "layers." + std::to_string(i) + ".", layer));
-  }
   FLUVIAL_RETURN_IF_ERROR(reader.Finish());
   copies_.Keep(reader.TakeAlignedCopies());
   parameters_ = CountParameters(checkpoint_);
-
-  cache_spec_.kv = io_;
-  LayerCacheSpec spec;
-  spec.kv_heads = attention_.hkv;
-  spec.d_qk = spec.d_v = attention_.d;
-  cache_spec_.layers.assign(layers_.size(), spec);
+  cache_spec_ = dims_.Cache(weights_.layers.size(), io_);
   return Status::Ok();
 }
 
@@ -182,19 +208,19 @@ QwenVl::StepScratch QwenVl::Take(Scratch& s, int64_t tokens) const {
 }
 
 Result<size_t> QwenVl::WorkspaceBytes(const Step& step) {
-  FLUVIAL_RETURN_IF_ERROR(CheckStep(step, layers_.size()));
+  FLUVIAL_RETURN_IF_ERROR(CheckStep(step, weights_.layers.size()));
   Scratch whole;
   Take(whole, step.tokens());
-  FLUVIAL_ASSIGN_OR_RETURN(size_t most, HeadBytes(operators_, step, head_, io_));
+  FLUVIAL_ASSIGN_OR_RETURN(size_t most, HeadBytes(operators_, step, weights_.head, io_));
   bool seen[2] = {};
-  for (const Layer& layer : layers_) {
+  for (const Layer& layer : weights_.layers) {
     // Layers of one kind have equal shapes.
     if (std::exchange(seen[layer.sparse], true)) continue;
     FLUVIAL_ASSIGN_OR_RETURN(const size_t mixer,
-                             AttentionBytes(operators_, step, attention_, layer.attention, io_, cache_spec_.kv));
+                             AttentionBytes(operators_, step, dims_.attention, layer.attention, io_, cache_spec_.kv));
     size_t ffn = 0;
     if (layer.sparse) {
-      FLUVIAL_ASSIGN_OR_RETURN(ffn, MoeBytes(operators_, step, moe_, layer.moe, io_));
+      FLUVIAL_ASSIGN_OR_RETURN(ffn, MoeBytes(operators_, step, dims_.moe, layer.moe, io_));
     } else {
       FLUVIAL_ASSIGN_OR_RETURN(ffn, MlpBytes(operators_, step, layer.mlp, io_));
     }
@@ -204,34 +230,46 @@ Result<size_t> QwenVl::WorkspaceBytes(const Step& step) {
 }
 
 Status QwenVl::Forward(Stream& stream, const Step& step, Arena& arena) {
-  FLUVIAL_RETURN_IF_ERROR(CheckStep(step, layers_.size()));
+  FLUVIAL_RETURN_IF_ERROR(CheckStep(step, weights_.layers.size()));
   if (step.tokens() == 0) return Status::Ok();
   Scratch scratch(&arena);
   const StepScratch t = Take(scratch, step.tokens());
   FLUVIAL_RETURN_IF_ERROR(scratch.status());
   const BlockContext c{stream, operators_, arena, step, io_, static_cast<float>(config_.norm_eps)};
 
-  FLUVIAL_RETURN_IF_ERROR(ops::elementwise::GatherRows(stream, embed_, step.ids, t.hidden));
+  FLUVIAL_RETURN_IF_ERROR(ops::elementwise::GatherRows(stream, weights_.embed, step.ids, t.hidden));
   FLUVIAL_RETURN_IF_ERROR(PlaceFeatures(stream, step, t.hidden));
   FLUVIAL_RETURN_IF_ERROR(ops::rope::Tables(stream, rope_, step.positions, t.cos, t.sin));
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    const Layer& layer = layers_[i];
+  for (size_t i = 0; i < weights_.layers.size(); ++i) {
+    const Layer& layer = weights_.layers[i];
     if (step.observer != nullptr) (*step.observer)(static_cast<int>(i), t.hidden);
     FLUVIAL_RETURN_IF_ERROR(Norm(c, kForm, layer.input_norm, t.hidden, {}, t.normed));
     FLUVIAL_RETURN_IF_ERROR(
-        Attention(c, attention_, layer.attention, (*step.caches)[i], t.cos, t.sin, t.normed, t.block));
+        Attention(c, dims_.attention, layer.attention, (*step.caches)[i], t.cos, t.sin, t.normed, t.block));
     FLUVIAL_RETURN_IF_ERROR(Norm(c, kForm, layer.post_norm, t.block, t.hidden, t.normed));
-    FLUVIAL_RETURN_IF_ERROR(layer.sparse ? Moe(c, moe_, layer.moe, t.normed, t.block)
+    FLUVIAL_RETURN_IF_ERROR(layer.sparse ? Moe(c, dims_.moe, layer.moe, t.normed, t.block)
                                          : Mlp(c, layer.mlp, t.normed, t.block));
     FLUVIAL_RETURN_IF_ERROR(ops::elementwise::Add(stream, t.hidden, t.block, t.hidden));
     const int64_t level = static_cast<int64_t>(i) + 1;
     if (level < vision_levels()) FLUVIAL_RETURN_IF_ERROR(AddFeatures(stream, step, level, t.hidden));
   }
-  if (step.observer != nullptr) (*step.observer)(static_cast<int>(layers_.size()), t.hidden);
-  return Head(c, head_, t.hidden);
+  if (step.observer != nullptr) (*step.observer)(static_cast<int>(weights_.layers.size()), t.hidden);
+  return Head(c, weights_.head, t.hidden);
 }
 
 }  // namespace
+
+Result<Footprint> QwenVlFootprint(const weights::ModelConfig& config, const LoadOptions& options) {
+  const DType io = options.dtype.value_or(config.dtype.value_or(DType::kBF16));
+  const Dims dims(config, io);
+  auto reader = weights::WeightReader::Counting();
+  TextWeights weights;
+  FLUVIAL_RETURN_IF_ERROR(TakeText(reader, config, dims, weights));
+  Footprint out;
+  out.parameters = reader.asked_elements();
+  out.cache = dims.Cache(weights.layers.size(), io);
+  return out;
+}
 
 Result<std::unique_ptr<Model>> LoadQwenVl(const std::string& directory, weights::ModelConfig config,
                                           const LoadOptions& options, Stream& stream) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "models/footprint.h"
 #include "models/model.h"
 #include "weights/model_config.h"
 
@@ -17,5 +18,8 @@ namespace fluvial::models {
 /// Loads `directory`, whose config.json gave `config`.
 Result<std::unique_ptr<Model>> LoadQwenVl(const std::string& directory, weights::ModelConfig config,
                                           const LoadOptions& options, Stream& stream);
+
+/// What config.json alone tells of the text model.
+Result<Footprint> QwenVlFootprint(const weights::ModelConfig& config, const LoadOptions& options);
 
 }  // namespace fluvial::models

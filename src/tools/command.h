@@ -41,6 +41,7 @@ Command AddBackends(CLI::App& root);
 Command AddBench(CLI::App& root);
 Command AddExplain(CLI::App& root);
 Command AddRun(CLI::App& root);
+Command AddServe(CLI::App& root);
 Command AddInspect(CLI::App& root);
 Command AddTokenize(CLI::App& root);
 Command AddVerify(CLI::App& root);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/engine_flags.h"
 
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 
 #include "base/log.h"
@@ -37,6 +39,10 @@ void AddEngineFlags(CLI::App& app, EngineFlags& flags) {
   app.add_option("--dtype", e.dtype, "Activations and caches: auto (the checkpoint's), float32, bfloat16, float16")
       ->type_name("TYPE")
       ->capture_default_str();
+  app.add_option("--mamba-cache-dtype", e.mamba_cache_dtype,
+                 "Convolution states: auto (that of the activations) or float32")
+      ->type_name("TYPE")
+      ->capture_default_str();
   app.add_option("--mamba-ssm-cache-dtype", e.mamba_ssm_cache_dtype,
                  "Recurrent state: auto, float32, bfloat16 or float16")
       ->type_name("TYPE")
@@ -50,6 +56,11 @@ void AddEngineFlags(CLI::App& app, EngineFlags& flags) {
   app.add_option("--block-size", e.block_size, "Tokens of one page of keys and values")
       ->type_name("N")
       ->capture_default_str();
+  app.add_option("--memory-limit", e.memory_limit,
+                 "Most memory for weights, caches and workspace (\"12GB\"); 0: all that there is. What does not fit is "
+                 "refused at the start")
+      ->type_name("SIZE")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
   for (const BackendFlag& b : kBackendFlags) {
     std::string& name = flags.backends[b.op];
     name = "auto";
@@ -57,6 +68,39 @@ void AddEngineFlags(CLI::App& app, EngineFlags& flags) {
         ->type_name("NAME")
         ->group("Backends (auto, or a name of `fluvial backends`)");
   }
+}
+
+void AddBatchingFlags(CLI::App& app, EngineFlags& flags) {
+  EngineOptions& e = flags.engine;
+  app.add_option("--max-num-seqs", e.max_num_seqs, "Requests that run at once")->type_name("N")->capture_default_str();
+  app.add_option("--kv-cache-tokens", e.kv_cache_tokens,
+                 "Tokens that the pages of keys and values hold; 0: --max-num-seqs times --max-model-len, or what the "
+                 "memory limit leaves")
+      ->type_name("N");
+  app.add_option("--long-prefill-token-threshold", e.long_prefill_token_threshold,
+                 "Most tokens of one prompt in one step; 0: as many as fit")
+      ->type_name("N");
+  const char* group = "Prefix cache";
+  app.add_flag("--enable-prefix-caching", e.enable_prefix_caching,
+               "Keep the states of prompts for requests that begin alike")
+      ->group(group);
+  app.add_option("--prefix-cache-size", e.prefix_cache_bytes,
+                 "Memory for state snapshots (\"2GB\"); 0: 4 snapshots for each of --max-num-seqs, at least 16")
+      ->type_name("SIZE")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->group(group);
+  app.add_option("--prefix-cache-interval", e.prefix_cache_interval,
+                 "A snapshot every N prompt tokens besides the places chosen anyway; a multiple of 64, 0: none")
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(
+         "--prefix-cache-points", e.prefix_cache_points,
+         "grid: a hit computes bit for bit what a miss does; all: snapshots also where prompts and answers end, "
+         "for longer hits that are equal up to rounding")
+      ->type_name("WHICH")
+      ->capture_default_str()
+      ->group(group);
 }
 
 Result<EngineOptions> ToEngineOptions(const EngineFlags& flags) {

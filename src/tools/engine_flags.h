@@ -18,9 +18,12 @@ struct EngineFlags {
   std::map<std::string, std::string> backends;  ///< operator -> name, as typed; "auto" where nothing was said
 };
 
-/// Adds MODEL, --device, --dtype, --mamba-ssm-cache-dtype, --threads, the sizes and one --<operator>-backend each.
-/// `flags` must outlive `app`.
+/// Adds MODEL, --device, --dtype, --mamba-cache-dtype, --mamba-ssm-cache-dtype, --threads, the sizes and one
+/// --<operator>-backend each. `flags` must outlive `app`.
 void AddEngineFlags(CLI::App& app, EngineFlags& flags);
+
+/// Adds what only commands with many requests use: --max-num-seqs, --kv-cache-tokens and the prefix cache.
+void AddBatchingFlags(CLI::App& app, EngineFlags& flags);
 
 /// What Engine::Load takes. kInvalidArgument for a backend name that its operator does not have: also where the model
 /// turns out not to use that operator.

@@ -42,8 +42,8 @@ int Main(int argc, char** argv) {
   root.footer(kExamples);
   root.require_subcommand(0, 1);
 
-  const std::vector<Command> commands = {AddRun(root),    AddInspect(root), AddTokenize(root), AddBackends(root),
-                                         AddVerify(root), AddBench(root),   AddExplain(root)};
+  const std::vector<Command> commands = {AddRun(root),      AddServe(root),  AddInspect(root), AddTokenize(root),
+                                         AddBackends(root), AddVerify(root), AddBench(root),   AddExplain(root)};
   for (const Command& c : commands) {
     // Only for the help text: ExpandConfig takes --config out before parsing.
     c.app->add_option("--config", "File with options of this command, one `key = value` a line")->type_name("FILE");

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "fluvial/engine.h"
+#include "text/stop_text.h"
 #include "text/stream_decoder.h"
 #include "text/tokenizer.h"
 #include "tools/command.h"
@@ -15,7 +16,6 @@
 #include "tools/load_notice.h"
 #include "tools/prompt.h"
 #include "tools/run_output.h"
-#include "tools/stop_text.h"
 #include "weights/generation_config.h"
 
 namespace fluvial::tools {
@@ -136,7 +136,7 @@ class Answer {
   }
 
   std::optional<text::StreamDecoder> decoder_;
-  StopText stop_;
+  text::StopText stop_;
   std::vector<int32_t> end_ids_;
   std::string text_;
   bool show_;

@@ -98,6 +98,27 @@ TEST_F(CheckpointTest, OneErrorListsEverything) {
   EXPECT_EQ(s.message().find("mtp.x"), std::string::npos);
 }
 
+TEST_F(CheckpointTest, NamesAlikeAreOneEntryThatStillNamesThemAll) {
+  WriteTensors("model.safetensors", {{"b", 2}, {"odd.{}.1.{}", 1}, {"odd.{}.2.{}", 1}, {"odd.{}.3.{}", 1}});
+  const auto c = Checkpoint::Open(dir_.string());
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  WeightReader reader(*c);
+  EXPECT_TRUE(reader.Take("b", {1, 2}).defined());
+  for (const char* layer : {"0", "1", "2", "3", "4", "7"}) {
+    reader.Take("layers." + std::string(layer) + ".x", {2});
+    for (const char* expert : {"5", "6"}) reader.Take("layers." + std::string(layer) + ".e." + expert + ".w", {3});
+  }
+  // Another shape is another entry; a set with holes and too few to gain are listed one by one.
+  reader.Take("layers.5.x", {9});
+  for (const char* hole : {"m.0.0", "m.0.1", "m.1.1"}) reader.Take(hole, {1});
+  const std::string message = reader.Finish().message();
+  for (const char* part : {"22 missing: layers.{0-4,7}.x [2] (6), layers.{0-4,7}.e.{5-6}.w [3] (12), layers.5.x [9], "
+                           "m.0.0 [1], m.0.1 [1], m.1.1 [1]",
+                           "3 not known to this architecture: odd"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+}
+
 TEST_F(CheckpointTest, RefusesIncompleteDirectories) {
   EXPECT_NE(Error().find("neither model.safetensors nor"), std::string::npos) << Error();
   Write("model.safetensors.index.json", R"({"weight_map":{"a":"s1.safetensors"}})");

@@ -322,7 +322,9 @@ Result<ModelConfig> ParseModelConfig(const std::string& json, const std::string&
   linear.conv_kernel = text.Int("linear_conv_kernel_dim", 4, 1, 64);
   FLUVIAL_ASSIGN_OR_RETURN(linear.state_dtype,
                            ReadDType(text.String("mamba_ssm_dtype", "float32"), "mamba_ssm_dtype", file));
-  c.mtp_layers = text.Int("mtp_num_hidden_layers", text.Int("num_nextn_predict_layers", 0));
+  // Released Qwen3-Next has one such layer and no key that says so.
+  const int64_t mtp_default = c.architecture == Architecture::kQwen3Next ? 1 : 0;
+  c.mtp_layers = text.Int("mtp_num_hidden_layers", text.Int("num_nextn_predict_layers", mtp_default, 0, 64), 0, 64);
   c.eos_tokens = (text.Has("eos_token_id") ? text : top).IntOrInts("eos_token_id");
 
   FLUVIAL_RETURN_IF_ERROR(ReadRope(text, file, vl ? 1.0 : 0.25, c.rope));

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <span>
+#include <map>
+#include <set>
+#include <utility>
 
 namespace fluvial::weights {
 namespace {
@@ -21,21 +23,93 @@ std::string ShapeText(const Shape& shape) {
   return s;
 }
 
+/// "0-7,9": the numbers of `values` (rising) as ranges.
+std::string Ranges(const std::set<int64_t>& values) {
+  std::string out;
+  for (auto it = values.begin(); it != values.end();) {
+    const int64_t first = *it;
+    int64_t last = first;
+    for (++it; it != values.end() && *it == last + 1; ++it) last = *it;
+    out += (out.empty() ? "" : ",") + std::to_string(first);
+    if (last > first) out += "-" + std::to_string(last);
+  }
+  return out;
+}
+
+/// Items that are alike but for the numbers between their dots. `numbers` has a set per number.
+struct Alike {
+  std::vector<std::string> items;
+  std::vector<std::set<int64_t>> numbers;
+};
+
+/// "model.layers.3.x" -> "model.layers.{}.x" and 3. Only the name, up to the first blank, is looked at.
+std::string Pattern(const std::string& item, std::vector<int64_t>& numbers) {
+  const size_t end = std::min(item.find(' '), item.size());
+  std::string out;
+  for (size_t begin = 0; begin < end;) {
+    const size_t dot = std::min(item.find('.', begin), end);
+    const std::string part = item.substr(begin, dot - begin);
+    // Nine digits fit an int64 with room to spare.
+    const bool number = !part.empty() && part.size() <= 9 && part.find_first_not_of("0123456789") == std::string::npos;
+    if (number) numbers.push_back(std::stoll(part));
+    out += (begin ? "." : "") + (number ? std::string("{}") : part);
+    begin = dot + 1;
+  }
+  return out + item.substr(end);
+}
+
+/// Every item is in the text: those alike as one entry with ranges where these name them and nothing else.
 void AppendList(std::string& out, const char* title, const std::vector<std::string>& items) {
-  constexpr size_t kShown = 20;
   if (items.empty()) return;
+  std::vector<std::string> order;
+  std::map<std::string, Alike> groups;
+  for (const std::string& item : items) {
+    std::vector<int64_t> numbers;
+    const std::string pattern = Pattern(item, numbers);
+    const auto [it, fresh] = groups.try_emplace(pattern);
+    if (fresh) order.push_back(pattern);
+    Alike& group = it->second;
+    group.items.push_back(item);
+    group.numbers.resize(numbers.size());
+    for (size_t i = 0; i < numbers.size(); ++i) group.numbers[i].insert(numbers[i]);
+  }
   out += (out.empty() ? "" : "; ") + std::to_string(items.size()) + " " + title + ": ";
-  for (size_t i = 0; i < std::min(items.size(), kShown); ++i) out += (i ? ", " : "") + items[i];
-  if (items.size() > kShown) out += ", ...";
+  const char* comma = "";
+  for (const std::string& pattern : order) {
+    const Alike& group = groups[pattern];
+    size_t product = 1;
+    for (const auto& values : group.numbers) product *= values.size();
+    if (group.items.size() < 3 || product != group.items.size()) {
+      for (const std::string& item : group.items) out += std::exchange(comma, ", ") + item;
+      continue;
+    }
+    std::string text = pattern;
+    size_t at = 0;
+    for (const auto& values : group.numbers) {
+      at = text.find("{}", at);
+      const std::string ranges = values.size() == 1 ? Ranges(values) : "{" + Ranges(values) + "}";
+      text.replace(at, 2, ranges);
+      at += ranges.size();
+    }
+    out += std::exchange(comma, ", ") + text + " (" + std::to_string(group.items.size()) + ")";
+  }
 }
 
 }  // namespace
+
+WeightReader WeightReader::Counting() {
+  static const Checkpoint& none = *new Checkpoint;
+  return WeightReader(none);
+}
 
 TensorView WeightReader::Take(std::string_view name, std::initializer_list<int64_t> shape) {
   return TakeAny({name}, shape);
 }
 
 TensorView WeightReader::TakeAny(std::initializer_list<std::string_view> names, std::initializer_list<int64_t> shape) {
+  int64_t elements = 1;
+  for (const int64_t d : shape) elements *= std::max<int64_t>(d, 1);
+  asked_elements_ += elements;
   const CheckpointTensor* found = nullptr;
   for (const std::string_view name : names) {
     found = checkpoint_->Find(name);

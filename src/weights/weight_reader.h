@@ -19,6 +19,9 @@ class WeightReader {
  public:
   explicit WeightReader(const Checkpoint& checkpoint) : checkpoint_(&checkpoint) {}
 
+  /// A reader of a checkpoint without tensors: nothing is found, and asked_elements() counts what a model wants.
+  static WeightReader Counting();
+
   /// The tensor `name` in place (read-only memory of the mapping), aligned to its element size; an undefined
   /// view when it is missing or has another shape - Finish() then reports it. Any floating dtype is accepted.
   /// A dimension of -1 matches any size.
@@ -35,12 +38,15 @@ class WeightReader {
     return t == nullptr ? nullptr : &t->entry.shape;
   }
 
+  /// Elements of all tensors that were asked for so far, found or not; a dimension of -1 counts as 1.
+  int64_t asked_elements() const { return asked_elements_; }
+
   /// Tensors whose names start with `prefix` or end with `suffix` may be left over.
   void IgnorePrefix(std::string_view prefix) { ignored_prefixes_.emplace_back(prefix); }
   void IgnoreSuffix(std::string_view suffix) { ignored_suffixes_.emplace_back(suffix); }
 
   /// Ok when every tensor asked for was there with its shape and none is left over; else one kUnusableModel
-  /// that lists them all (up to 20 of each kind).
+  /// that lists them all; names alike but for their numbers are one entry ("layers.{0-47}.mlp.experts.{0-511}.x").
   Status Finish() const;
 
   /// Copies made for tensors that lie unaligned in their file; keep them as long as the views are used.
@@ -50,6 +56,7 @@ class WeightReader {
   bool Ignored(const std::string& name) const;
 
   const Checkpoint* checkpoint_;
+  int64_t asked_elements_ = 0;
   std::vector<std::string> taken_;
   std::vector<std::string> missing_;
   std::vector<std::string> misfits_;

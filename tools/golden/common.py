@@ -47,7 +47,7 @@ def randomise(model, seed):
             elif "embed" in name:
                 v = normal(p, 0.0, 0.5)
             else:
-                fan_in = p[0].numel()
+                fan_in = p.shape[-1] if p.ndim == 3 else p[0].numel()  # 3-D: stacked experts [E, out, in]
                 v = normal(p, 0.0, 1.3 / fan_in**0.5)
             p.copy_(v)
 

@@ -4,10 +4,7 @@
     python3 tools/golden/make_qwen3_5.py --out tests/golden/qwen3_5
 
 Checkpoints: `text` (fp32, untied head, text-only class), `text_bf16` (bf16, tied), `vl` (fp32, tied, vision tower).
-Each directory gets golden.safetensors:
-  p<n>.ids [n]; p<n>.positions [k]; p<n>.logits [k, V]; p<n>.greedy [64]; p<n>.margin [64] (top-1 minus top-2 logit)
-  p<n>.conv.<layer> [C, 3]; p<n>.recurrent.<layer> [Hv, V, K]    states after the prompt
-  p65.hidden.<i> [65, H]        i = 0: embeddings, i = l: output of layer l-1, before the final norm
+Each directory gets golden.safetensors, as parity.py has it, and
   image.*                       `vl` only: ids, pixel_values, grid, mRoPE positions, logits of a prompt with an image
 """
 
@@ -16,8 +13,8 @@ import os
 
 import torch
 
-from common import (GREEDY_TOKENS, PROMPT_LENGTHS, deterministic, linear_states, positions_kept, prompt, randomise,
-                    save_checkpoint, store)
+from common import PROMPT_LENGTHS, deterministic, prompt, randomise, save_checkpoint
+from parity import run
 from transformers import (Qwen3_5Config, Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration, Qwen3_5TextConfig)
 
 VOCAB = 512
@@ -41,58 +38,7 @@ def vl_config():
                          vision_end_token_id=VOCAB - 2)
 
 
-def logits_and_cache(model, ids, **kwargs):
-    out = model(input_ids=torch.tensor([ids]), use_cache=True, logits_to_keep=0, **kwargs)
-    return out.logits[0].float(), out.past_key_values
-
-
-def greedy(model, ids):
-    logits, cache = logits_and_cache(model, ids)
-    tokens, margins = [], []
-    last = logits[-1]
-    while True:
-        top = torch.topk(last, 2)
-        tokens.append(int(top.indices[0]))
-        margins.append(float(top.values[0] - top.values[1]))
-        if len(tokens) == GREEDY_TOKENS:
-            return tokens, margins
-        out = model(input_ids=torch.tensor([[tokens[-1]]]), past_key_values=cache, use_cache=True)
-        last, cache = out.logits[0, -1].float(), out.past_key_values
-
-
 @torch.no_grad()
-def run(model, directory, seed, image=False):
-    tensors, notes = {}, {"seed": seed}
-    hidden = []
-    text = model.model.language_model if hasattr(model.model, "language_model") else model.model
-    hooks = [text.layers[0].register_forward_pre_hook(lambda m, a, k=None: hidden.append(a[0][0].float().clone()))]
-    hooks += [l.register_forward_hook(
-        lambda m, a, o: hidden.append((o[0] if isinstance(o, tuple) else o)[0].float().clone())) for l in text.layers]
-    for n in PROMPT_LENGTHS:
-        ids = prompt(n, VOCAB - 8, seed)
-        hidden.clear()
-        logits, cache = logits_and_cache(model, ids)
-        if n == 65:
-            for i, h in enumerate(hidden):
-                tensors[f"p{n}.hidden.{i}"] = h
-        keep = positions_kept(n)
-        tensors[f"p{n}.ids"] = torch.tensor(ids, dtype=torch.int32)
-        tensors[f"p{n}.positions"] = torch.tensor(keep, dtype=torch.int32)
-        tensors[f"p{n}.logits"] = logits[keep].clone()
-        for layer, kind in enumerate(LAYERS):
-            if kind == "linear_attention":
-                tensors[f"p{n}.conv.{layer}"], tensors[f"p{n}.recurrent.{layer}"] = linear_states(cache, layer)
-        tokens, margins = greedy(model, ids)
-        tensors[f"p{n}.greedy"] = torch.tensor(tokens, dtype=torch.int32)
-        tensors[f"p{n}.margin"] = torch.tensor(margins)
-        notes[f"p{n}"] = {"smallest margin": round(min(margins), 5), "distinct": len(set(tokens))}
-    for h in hooks:
-        h.remove()
-    if image:
-        tensors |= image_prompt(model, seed)
-    store(os.path.join(directory, "golden.safetensors"), tensors, notes)
-
-
 def image_prompt(model, seed):
     """20 text tokens, one image of 4 x 6 patches (6 tokens), 9 text tokens."""
     g = torch.Generator().manual_seed(seed)
@@ -127,7 +73,9 @@ def main():
         save_checkpoint(model.to(dtype), directory)
         # What is compared is the saved file, read back.
         loaded = type(model).from_pretrained(directory, dtype=dtype, attn_implementation="eager").eval()
-        run(loaded, directory, seed, image=name == "vl")
+        linear = [i for i, kind in enumerate(LAYERS) if kind == "linear_attention"]
+        run(loaded, directory, seed, PROMPT_LENGTHS, VOCAB - 8, linear,
+            more=(lambda m, seed=seed: image_prompt(m, seed)) if name == "vl" else None)
 
 
 if __name__ == "__main__":

@@ -228,17 +228,17 @@ TEST(DeltaRuleSelect, AutoOnHopperFollowsTheMeasurements) {
   const std::pair<const char*, const char*> expected[] = {
       {"kda_prefill lens=8192 hk=96 gate=bounded:-5", "cuda_chunk16"},
       {"kda_prefill lens=8192 hk=64 gate=bounded:-5", "cuda_chunk16"},
-      {"kda_prefill lens=8192 hk=32 gate=bounded:-5", "cuda_chunk16_segments"},
-      {"kda_prefill lens=8192 hk=12 gate=bounded:-5", "cuda_chunk16_segments"},
-      {"kda_prefill lens=65536 hk=8 gate=bounded:-5", "cuda_chunk16_segments"},
+      {"kda_prefill lens=8192 hk=32 gate=bounded:-5", "cuda_chunk16_balanced"},
+      {"kda_prefill lens=8192 hk=12 gate=bounded:-5", "cuda_chunk16_balanced"},
+      {"kda_prefill lens=65536 hk=8 gate=bounded:-5", "cuda_chunk16_balanced"},
       {"kda_prefill lens=8x1024 hk=32 gate=bounded:-5", "cuda_chunk16"},
       {"kda_prefill lens=4x2048 hk=12 gate=bounded:-5", "cuda_chunk16"},
       {"kda_prefill lens=8192 hk=32 gate=softplus", "cuda_tokens"},
-      {"gdn_prefill lens=8192 hk=16 hv=32", "cuda_chunk16_segments"},
+      {"gdn_prefill lens=8192 hk=16 hv=32", "cuda_chunk16_balanced"},
       {"gdn_prefill lens=8192 hk=16 hv=64", "cuda_chunk16"},
       {"gdn_prefill lens=8x1024 hk=16 hv=32", "cuda_chunk16"},
       {"gdn_prefill lens=8x1024 hk=2 hv=8", "cuda_chunk16"},
-      {"kda_prefill lens=1024 hk=4 gate=bounded:-5", "cuda_chunk16_segments"},
+      {"kda_prefill lens=1024 hk=4 gate=bounded:-5", "cuda_chunk16_balanced"},
       {"kda_prefill lens=8x2048 hk=16 gate=bounded:-5", "cuda_chunk16"},
       {"kda_decode lens=128x1 hk=32 gate=bounded:-5", "cuda_decode"},
       {"gdn_decode lens=4x3 hk=16 hv=32", "cuda_tokens"},
@@ -261,10 +261,10 @@ TEST(DeltaRuleSelect, AutoTakesChunksInBf16OnlyWhereTheyRun) {
     return chosen.ok() ? std::string(chosen->backend->name) : chosen.status().message();
   };
   EXPECT_EQ(name("gdn_prefill lens=2048 hk=2 io=fp32"), "cpu");
-  EXPECT_EQ(name("gdn_prefill lens=7,3 hk=2"), "cpu");
   EXPECT_EQ(name("kda_decode lens=64x1 hk=2"), "cpu");
   const bool bf16 = Choose(Parse("kda_prefill lens=64 hk=2").problem, cpu, "cpu_bf16").ok();
   EXPECT_EQ(name("gdn_prefill lens=2048 hk=2"), bf16 ? "cpu_bf16" : "cpu");
+  EXPECT_EQ(name("gdn_prefill lens=7,3 hk=2"), bf16 ? "cpu_bf16" : "cpu");
   EXPECT_EQ(name("kda_prefill lens=2048 hk=2"), bf16 ? "cpu_bf16" : "cpu");
 }
 

@@ -61,15 +61,11 @@ Check CheckChunk16(const Problem& p, const DeviceInfo& device) {
 }
 
 // H200, 2026-11-30 (docs/kernels/delta_rule_chunk16.md): microseconds per 16-token step of a sequence and head with one
-// CTA per SM - with outputs, and in the scan without -, per launch, and per segment in the combination.
-constexpr double kKdaStepUs = 1.21, kKdaScanUs = 1.0, kGdnStepUs = 0.74, kGdnScanUs = 0.64;
-constexpr double kLaunchUs = 7, kCombineUs = 1.8;
-// What a wave of segment CTAs costs whatever its length (pipeline fill, 64 KiB of fp32 state in and out): fitted to 8 x
-// 1024 tokens, where 50 and 98 waves took 600 and 1200 us more than their steps.
-constexpr double kWaveUs = 12;
+// CTA per SM, per launch, and what the balanced run takes beside its steps.
+constexpr double kKdaStepUs = 1.21, kGdnStepUs = 0.74;
+constexpr double kLaunchUs = 7, kBalancedUs = 16;
 
 double StepUs(const Problem& p) { return p.kda() ? kKdaStepUs : kGdnStepUs; }
-double ScanUs(const Problem& p) { return p.kda() ? kKdaScanUs : kGdnScanUs; }
 
 double Chunk16Cost(const Problem& p, const DeviceInfo& device) {
   const double chunks = static_cast<double>(p.tokens + 15 * p.sequences) / 16 * p.hv;
@@ -88,43 +84,23 @@ const DeltaBackend kChunk16 = {
     .run = [](Stream& s, const Problem& p, const Args& a, Workspace w) { return LaunchChunk16(s, p, a, 0, w); },
 };
 
-// ---- the same in segments: exact affine scan, for few heads and long sequences ----------------------------------
-constexpr int64_t kMinSegmentChunks = 8;
+// ---- the same in equal parts, one per SM -----------------------------------------------------------------------
+// As sm90_chunk16_pieces.cuh counts: what a task costs beside its chunks, and the least worth a CTA, in chunks.
+constexpr int64_t kTaskWeight = 3, kMinPart = 19;
 
-/// Waves of CTAs at one per SM.
-int64_t Waves(int64_t tasks, int64_t sms) { return (tasks + sms - 1) / sms; }
-
-struct Segmentation {
-  int64_t tokens = 0;  ///< per segment
-  double cost_us = 0;
-};
-
-/// The cheapest segment length by the cost model; depends on the problem and the SM count alone.
-Segmentation ChooseSegments(const Problem& p, const DeviceInfo& device) {
-  const int64_t sms = std::max(device.multiprocessors, 1);
-  const int64_t chunks = (p.tokens + 15) / 16;
-  Segmentation best;
-  for (int64_t pieces = 1; pieces <= 256; ++pieces) {
-    const int64_t per_segment = std::max((chunks + pieces - 1) / pieces, kMinSegmentChunks);
-    const int64_t segments = chunks / per_segment + p.sequences;  // at most
-    const int64_t scanned = std::max<int64_t>(segments - p.sequences, 0);
-    const int64_t longest = ((p.max_length + 15) / 16 + per_segment - 1) / per_segment;
-    const auto scan_waves = static_cast<double>(Waves(2 * scanned * p.hv, sms));
-    const auto replay_waves = static_cast<double>(Waves(segments * p.hv, sms));
-    const double step = ScanUs(p) * scan_waves + StepUs(p) * replay_waves;
-    const double cost = kWaveUs * (scan_waves + replay_waves) + step * static_cast<double>(per_segment) +
-                        kCombineUs * static_cast<double>(longest);
-    if (best.tokens == 0 || cost < best.cost_us) best = {per_segment * 16, cost};
-    if (per_segment == kMinSegmentChunks) break;
-  }
-  return best;
+int64_t BalancedWeight(const Problem& p) { return (p.tokens / 16 + (1 + kTaskWeight) * p.sequences) * p.hv; }
+int64_t BalancedParts(const Problem& p, const DeviceInfo& device) {
+  return std::clamp<int64_t>(BalancedWeight(p) / kMinPart, 1, std::max(device.multiprocessors, 1));
 }
 
-size_t SegmentsBytes(const Problem& p, const DeviceInfo& device) {
-  return SegmentsWorkspace(p.tokens / ChooseSegments(p, device).tokens + p.sequences, p.hv);
+/// Where the state is forgotten within four chunks, as with the suites' inputs; up to three times as long where never.
+double BalancedCost(const Problem& p, const DeviceInfo& device) {
+  const int64_t parts = BalancedParts(p, device);
+  const double chunks = static_cast<double>(BalancedWeight(p)) / static_cast<double>(parts) + 4;
+  return kBalancedUs + StepUs(p) * chunks;
 }
 
-Check CheckSegments(const Problem& p, const DeviceInfo& device) {
+Check CheckBalanced(const Problem& p, const DeviceInfo& device) {
   Check c = CheckChunk16(p, device);
   if (!c.ok()) return c;
   if (p.sequences > 1024) {
@@ -133,14 +109,15 @@ Check CheckSegments(const Problem& p, const DeviceInfo& device) {
   return c;
 }
 
-const DeltaBackend kSegments = {
-    .name = "cuda_chunk16_segments",
-    .description = "cuda_chunk16 with sequences cut into segments that run side by side (exact affine scan)",
-    .check = CheckSegments,
-    .workspace_bytes = SegmentsBytes,
-    .cost_us = [](const Problem& p, const DeviceInfo& d) { return ChooseSegments(p, d).cost_us; },
+const DeltaBackend kBalanced = {
+    .name = "cuda_chunk16_balanced",
+    .description =
+        "cuda_chunk16 with the work cut into equal parts, one per SM, also inside sequences; the same result",
+    .check = CheckBalanced,
+    .workspace_bytes = [](const Problem& p, const DeviceInfo& d) { return BalancedWorkspace(BalancedParts(p, d)); },
+    .cost_us = BalancedCost,
     .run = [](Stream& s, const Problem& p, const Args& a,
-              Workspace w) { return LaunchChunk16(s, p, a, ChooseSegments(p, s.device()).tokens, w); },
+              Workspace w) { return LaunchChunk16(s, p, a, BalancedParts(p, s.device()), w); },
 };
 
 // ---- token by token ------------------------------------------------------------------------------------------
@@ -208,7 +185,7 @@ const DeltaBackend kDecode = {
 }  // namespace
 
 std::span<const DeltaBackend> CudaBackends(Op op) {
-  static const std::array<DeltaBackend, 3> prefill = {kChunk16, kSegments, kTokens};
+  static const std::array<DeltaBackend, 3> prefill = {kChunk16, kBalanced, kTokens};
   static const std::array<DeltaBackend, 2> decode = {kDecode, kTokens};
   if (op == Op::kKdaPrefill) return prefill;
   if (op == Op::kGdnPrefill) return prefill;

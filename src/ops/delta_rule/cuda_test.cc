@@ -98,10 +98,10 @@ struct Setting {
 const std::vector<Setting>& Settings() {
   static const std::vector<Setting> runs = {
       {"kda_prefill lens=300,17,1,0,513 hk=4 gate=bounded:-5", "cuda_chunk16"},
-      {"kda_prefill lens=1700,0,40 hk=3 gate=bounded:-5 state=bf16", "cuda_chunk16_segments"},
+      {"kda_prefill lens=1700,0,40 hk=3 gate=bounded:-5 state=bf16", "cuda_chunk16_balanced"},
       {"kda_prefill lens=70,3 hk=2 gate=softplus", "cuda_tokens"},
       {"gdn_prefill lens=300,17,1,0,513 hk=2 hv=4", "cuda_chunk16"},
-      {"gdn_prefill lens=1700,0,40 hk=1 hv=3 state=bf16", "cuda_chunk16_segments"},
+      {"gdn_prefill lens=1700,0,40 hk=1 hv=3 state=bf16", "cuda_chunk16_balanced"},
       {"kda_decode lens=33x1,0,5x1 hk=4 gate=bounded:-5", "cuda_decode"},
       {"gdn_decode lens=33x1,0,5x1 hk=2 hv=8 state=bf16", "cuda_decode"},
       {"gdn_decode lens=3,1,0,4 hk=2 hv=4", "cuda_tokens"},

@@ -126,6 +126,23 @@ TEST(DeltaRuleEquivalence, SplitAnywhereIsOneShot) {
   }
 }
 
+// What prefix caching and chunked prefill rest on: whatever is left after the grid, even one token.
+TEST(DeltaRuleEquivalence, SplitAtMultiplesOf64IsBitEqual) {
+  for (const Op op : kPrefills) {
+    for (const int64_t length : {65, 66, 71, 72, 128, 129, 150}) {
+      const Outcome whole = RunOp(op, "cpu", {{7, 0, length}}, {}, 1);
+      for (int64_t at = 64; at < length; at += 64) {
+        const Outcome first = RunOp(op, "cpu", {{7, 0, at}}, {}, 1);
+        const Outcome second = RunOp(op, "cpu", {{7, at, length - at}}, first.state, 1);
+        std::vector<float> joined = first.out;
+        joined.insert(joined.end(), second.out.begin(), second.out.end());
+        EXPECT_EQ(joined, whole.out) << Name(op) << " " << length << " split at " << at;
+        EXPECT_EQ(second.state[0], whole.state[0]) << Name(op) << " " << length << " split at " << at;
+      }
+    }
+  }
+}
+
 TEST(DeltaRuleEquivalence, PrefillIsDecodeAfterDecode) {
   for (const Op op : kPrefills) {
     const Op decode = op == Op::kGdnPrefill ? Op::kGdnDecode : Op::kKdaDecode;

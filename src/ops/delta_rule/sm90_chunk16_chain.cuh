@@ -43,6 +43,25 @@ __device__ __forceinline__ void StoreState(const float (&s)[64], T* base, int ro
   }
 }
 
+/// States of cells are kept as the threads hold them, so that copies are whole lines: FragmentIndex (pieces.cuh).
+__device__ __forceinline__ void LoadFragments(float (&s)[64], const float* cell, int thread) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const float4 x = __ldcg(reinterpret_cast<const float4*>(cell) + i * kMathThreads + thread);
+    s[4 * i] = x.x;
+    s[4 * i + 1] = x.y;
+    s[4 * i + 2] = x.z;
+    s[4 * i + 3] = x.w;
+  }
+}
+__device__ __forceinline__ void StoreFragments(const float (&s)[64], float* cell, int thread) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    reinterpret_cast<float4*>(cell)[i * kMathThreads + thread] =
+        make_float4(s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]);
+  }
+}
+
 /// State of `head` in `slot` of the pool.
 template <class StateT>
 __device__ __forceinline__ StateT* PoolState(const DeltaParams& p, int slot, int head) {
@@ -69,36 +88,97 @@ __device__ __forceinline__ void StoreOut(const uint32_t (&o)[4], uint8_t* tile, 
   __syncwarp();  // before the next chunk overwrites the tile
 }
 
+// ---- boundaries -----------------------------------------------------------------------------------------------
+/// All math threads' earlier writes, then `saved` = n, for CTAs that wait with AwaitSaves.
+__device__ __forceinline__ void PublishSaves(Boundary* at, int n, int thread) {
+  NamedBarrier(kMathBarrier, kMathThreads);
+  if (thread == 0) {
+    __threadfence();
+    asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(&at->saved), "r"(n) : "memory");
+  }
+}
+__device__ __forceinline__ void AwaitSaves(const Boundary* at, int n, int thread) {
+  if (thread == 0) {
+    int saved;
+    do {
+      asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(saved) : "l"(&at->saved) : "memory");
+    } while (saved < n);
+  }
+  NamedBarrier(kMathBarrier, kMathThreads);
+}
+
+/// Whether the CTA's state has the very bits of the one at `saved`; all math threads return the same.
+__device__ __forceinline__ bool SameBits(const float (&s)[64], const float* saved, int thread) {
+  uint32_t different = 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {  // eight loads in flight
+    uint4 x[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      x[i] = __ldcg(reinterpret_cast<const uint4*>(saved) + (8 * half + i) * kMathThreads + thread);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int at = 4 * (8 * half + i);
+      different |= (x[i].x ^ __float_as_uint(s[at])) | (x[i].y ^ __float_as_uint(s[at + 1])) |
+                   (x[i].z ^ __float_as_uint(s[at + 2])) | (x[i].w ^ __float_as_uint(s[at + 3]));
+    }
+  }
+  return !NamedBarrierAny(kMathBarrier, kMathThreads, different != 0);
+}
+
+/// The chunk of the piece after `c` at which BoundaryEvent has something to do.
+__device__ __forceinline__ int NextEvent(const Piece& piece, int c) {
+  if ((piece.flags & kFromZero) == 0) return piece.own;
+  for (int k = 0; k < kSaves; ++k) {
+    if (SavePoint(k) > c) return min(SavePoint(k), piece.own);
+  }
+  return piece.own;
+}
+
+/// After `c` chunks of the piece: leaves the state for the CTA before, or compares it with what the CTA behind left.
+/// Returns the chunk to run to, or 0 at the end.
+__device__ __forceinline__ int BoundaryEvent(const PieceTable& table, const Piece& piece, const DeltaParams& p,
+                                             const float (&s)[64], int c, int thread) {
+  const int j = Part();
+  Boundary* const boundary = static_cast<Boundary*>(p.boundaries) + j;
+  int save = 0;  // of the next piece, to be met
+  if (c <= piece.own) {
+    if ((piece.flags & kFromZero) != 0) {
+      // Published one event later, when the stores of all threads are long done and the fence costs nothing.
+      int k = 0;
+      while (k < kSaves && SavePoint(k) < c) ++k;
+      if (k > 0) PublishSaves(boundary, k, thread);
+      if (k < kSaves && c == SavePoint(k)) {
+        StoreFragments(s, CellOf(p, j)->saves[k], thread);
+        if (c == piece.own) PublishSaves(boundary, k + 1, thread);
+      }
+    }
+    if (c < piece.own) return NextEvent(piece, c);
+    if ((piece.flags & kCut) == 0) return 0;
+    StoreFragments(s, CellOf(p, j + 1)->end, thread);
+  } else {
+    while (SavePoint(save) < c - piece.own) ++save;
+    if (SameBits(s, CellOf(p, j + 1)->saves[save], thread)) return 0;
+    if (++save == kSaves || SavePoint(save) > table.next_own) {
+      if (thread == 0) {
+        boundary[1].failed = 1;
+        atomicAdd(p.failures, 1);
+      }
+      return 0;
+    }
+  }
+  AwaitSaves(boundary + 1, save + 1, thread);  // what that CTA wrote to `out` before is overwritten from here on
+  return piece.own + SavePoint(save);
+}
+
 template <class StateT, Mode kMode, Gate kGate>
-__device__ __forceinline__ void MathLoop(Smem<kGate>& sm, const DeltaParams& p, const Task& task) {
+__device__ __forceinline__ void MathLoop(Smem<kGate>& sm, const DeltaParams& p) {
+  constexpr bool kWithOut = kMode != Mode::kTransfer;  // and v
   const int thread = Opaque(threadIdx.x);
   const int lane = thread & 31, warp = thread >> 5;  // warps 0..7
   const int wg = warp >> 2;
   const int row = wg * 64 + (warp & 3) * 16 + (lane >> 2), col = 2 * (lane & 3);
-  const int chunks = static_cast<int>((task.length + kChunk - 1) / kChunk);
-
-  float s[64];
-  if constexpr (kMode == Mode::kReplay) {
-    LoadState(s, task.start, row, col);
-  } else {
-    const int slot = task.from_pool ? p.read_slots[task.seq] : -1;
-    if (slot >= 0) {
-      LoadState(s, PoolState<const StateT>(p, slot, task.head), row, col);
-    } else {
-#pragma unroll
-      for (int i = 0; i < 64; ++i) {
-        const bool diagonal = row + 8 * ((i >> 1) & 1) == 8 * (i >> 2) + col + (i & 1);
-        s[i] = kMode == Mode::kScan && task.transfer && diagonal ? 1.f : 0.f;
-      }
-    }
-  }
-  Pin(s);
-  const bool with_out = kMode != Mode::kScan || !task.transfer;  // and v
-  uint32_t a[32];
-  StateToOperand(a, s);
-
-  __nv_bfloat16* out = static_cast<__nv_bfloat16*>(p.out) + task.begin * p.out_row +
-                       static_cast<int64_t>(task.head) * kDim + wg * 64 + (warp & 3) * 16;
   // ldmatrix lane address inside a v tile: token rows, this warp's 16 values.
   const int v_token = (lane & 7) + ((lane >> 4) << 3);
   const int v_unit = wg * 8 + (warp & 3) * 2 + ((lane >> 3) & 1);
@@ -107,126 +187,147 @@ __device__ __forceinline__ void MathLoop(Smem<kGate>& sm, const DeltaParams& p, 
   float xo[16];        // X and S qd
   uint32_t packed[4];  // the previous chunk's output, out of the accumulators before the next wgmma starts
   int at_stage = 0, turn = 0;
-  int zero_after = kNever;
 #pragma unroll 1
-  for (int c = 0; c < chunks; ++c) {
-    Stage<kGate>& st = sm.stage[at_stage];
-    BarrierWait(&sm.full[at_stage], turn);
-
-    const uint64_t b = MatrixDescriptor(SmemAddr(st.operands), 16, 1024, 1);
-    WgmmaFence();
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      // A step of 16 channels is 32 bytes inside the 128-byte swizzle atom; the upper 64 channels are kHalf on.
-      const uint64_t at = b + (k >> 2) * (kHalf / 16) + (k & 3) * 2;
-      WgmmaM64N32K16(xo, &a[4 * k], at, k != 0);
-    }
-    WgmmaCommit();
-
-    // While X and S qd run: the previous chunk's output, v and the decay factors. (S itself has to wait: ptxas
-    // serialises a wgmma with any change of another one's accumulators.)
-    if (c > 0 && with_out)
-      StoreOut(packed, sm.out[warp], out + (c - 1) * (kChunk * p.out_row), p.out_row, kChunk, lane);
-    // The transposed load gives (values, tokens): matrices in the order a0 a1 a2 a3 of the A operand.
-    uint32_t v[4] = {0, 0, 0, 0};
-    if (with_out) {
-      if constexpr (kGate == Gate::kPerChannel) BarrierWait(&sm.v[at_stage], turn);  // GDN's teams have waited
-      LoadMatrix4Transposed(v, SmemAddr(st.v) + v_offset);
-    }
-    float4 d[8];
-    float2 xf[2], of[2];
-    if constexpr (kGate == Gate::kPerChannel) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) d[j] = *reinterpret_cast<const float4*>(&st.decay[(lane & 3) * kDecayPitch + 4 * j]);
-      xf[0] = xf[1] = of[0] = of[1] = make_float2(1.f, 1.f);
+  for (int n = 0; n < sm.table.pieces; ++n) {
+    const Piece& piece = sm.table.piece[n];
+    __nv_bfloat16* const out = static_cast<__nv_bfloat16*>(p.out) + piece.token * p.out_row +
+                               static_cast<int64_t>(piece.head) * kDim + wg * 64 + (warp & 3) * 16;
+    float s[64];
+    const int slot = kMode == Mode::kWhole || (piece.flags & kFromZero) == 0 ? p.read_slots[piece.seq] : -1;
+    if (kMode == Mode::kReplay) {
+      LoadFragments(s, (piece.flags & kFromZero) ? CellOf(p, Part())->end : CellOf(p, Part())->final, thread);
+    } else if (slot >= 0) {
+      LoadState(s, PoolState<const StateT>(p, slot, piece.head), row, col);
     } else {
-      const float e = st.decay[0];
 #pragma unroll
-      for (int j = 0; j < 8; ++j) d[j] = make_float4(e, e, e, e);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        xf[i] = *reinterpret_cast<const float2*>(&st.x_rows[col + 8 * i]);
-        of[i] = *reinterpret_cast<const float2*>(&st.o_rows[col + 8 * i]);
+      for (int i = 0; i < 64; ++i) {
+        const bool diagonal = row + 8 * ((i >> 1) & 1) == 8 * (i >> 2) + col + (i & 1);
+        s[i] = kMode == Mode::kTransfer && diagonal ? 1.f : 0.f;
       }
     }
-    WgmmaWait<0>();
-    Pin(xo);
-    uint32_t r[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      r[i] = PackBf16(fmaf(-xf[i >> 1].x, xo[2 * i], Bf16Lo(v[i])), fmaf(-xf[i >> 1].y, xo[2 * i + 1], Bf16Hi(v[i])));
-    }
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      s[8 * j] *= d[j].x;
-      s[8 * j + 1] *= d[j].y;
-      s[8 * j + 2] *= d[j].x;
-      s[8 * j + 3] *= d[j].y;
-      s[8 * j + 4] *= d[j].z;
-      s[8 * j + 5] *= d[j].w;
-      s[8 * j + 6] *= d[j].z;
-      s[8 * j + 7] *= d[j].w;
-    }
-    float o[8];
-    // o gets its own accumulators: two wgmmas whose accumulators overlap in part make ptxas serialise both.
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if constexpr (kGate == Gate::kPerHead)
-        o[i] = xo[8 + i] * (i & 1 ? of[i >> 2].y : of[i >> 2].x);
-      else
-        o[i] = xo[8 + i];
-    }
-    WgmmaFence();
-    WgmmaM64N128K16Transposed(s, r, MatrixDescriptor(SmemAddr(st.w), kTile / 2, 1024, 1));
-    WgmmaM64N16K16(o, r, MatrixDescriptor(SmemAddr(st.p), 128, 256, 0), 1);
-    WgmmaCommit();
-    WgmmaWait<0>();
     Pin(s);
-    Pin(o);
-    __syncwarp();
-    if (lane == 0) BarrierArrive(&sm.empty[at_stage]);
+    uint32_t a[32];
     StateToOperand(a, s);
+
+    int c = 0;
+    int until = kMode == Mode::kBalanced ? __reduce_max_sync(~0u, NextEvent(piece, 0)) : piece.own;
+#pragma unroll 1
+    for (;;) {
+#pragma unroll 1
+      for (const int begin = c; c < until; ++c) {
+        Stage<kGate>& st = sm.stage[at_stage];
+        BarrierWait(&sm.full[at_stage], turn);
+
+        const uint64_t b = MatrixDescriptor(SmemAddr(st.operands), 16, 1024, 1);
+        WgmmaFence();
 #pragma unroll
-    for (int i = 0; i < 4; ++i) packed[i] = PackBf16(o[2 * i], o[2 * i + 1]);
-    Pin(packed);
-    Pin(a);
-    if (++at_stage == kStages<kGate>) at_stage = 0, turn ^= 1;
-    if constexpr (kMode == Mode::kScan) {
-      uint32_t bits = with_out;  // never zero for a run with outputs
-#pragma unroll
-      for (int i = 0; i < 64; ++i) bits |= __float_as_uint(s[i]) & 0x7fffffffu;
-      if (!with_out) bits = NamedBarrierAny(kMathBarrier, kMathThreads, bits != 0);
-      if (!__any_sync(~0u, bits != 0)) {
-        zero_after = c + 1;
-        break;
-      }
-    }
-  }
-  if constexpr (kMode == Mode::kScan) {
-    if (!with_out) {
-      if (thread == 0) {
-        *task.steps = zero_after;
-        sm.stop = zero_after;
-      }
-      __syncwarp();
-      if (zero_after != kNever) {
-        // The teams wait for chunks that nobody will read: one arrival per stage lets them look at `stop`.
-        if (lane == 0) {
-          for (int i = 0; i < kStages<kGate>; ++i) BarrierArrive(&sm.empty[i]);
+        for (int k = 0; k < 8; ++k) {
+          // A step of 16 channels is 32 bytes inside the 128-byte swizzle atom; the upper 64 channels are kHalf on.
+          const uint64_t at = b + (k >> 2) * (kHalf / 16) + (k & 3) * 2;
+          WgmmaM64N32K16(xo, &a[4 * k], at, k != 0);
         }
-        return;
+        WgmmaCommit();
+
+        // While X and S qd run: the previous chunk's output, v and the decay factors. (S itself has to wait: ptxas
+        // serialises a wgmma with any change of another one's accumulators.)
+        if (kWithOut && c > begin)
+          StoreOut(packed, sm.out[warp], out + (c - 1) * (kChunk * p.out_row), p.out_row, kChunk, lane);
+        // The transposed load gives (values, tokens): matrices in the order a0 a1 a2 a3 of the A operand.
+        uint32_t v[4] = {0, 0, 0, 0};
+        if constexpr (kWithOut) {
+          if constexpr (kGate == Gate::kPerChannel) BarrierWait(&sm.v[at_stage], turn);  // GDN's teams have waited
+          LoadMatrix4Transposed(v, SmemAddr(st.v) + v_offset);
+        }
+        float2 xf[2], of[2];
+        if constexpr (kGate == Gate::kPerChannel) {
+          xf[0] = xf[1] = of[0] = of[1] = make_float2(1.f, 1.f);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            xf[i] = *reinterpret_cast<const float2*>(&st.x_rows[col + 8 * i]);
+            of[i] = *reinterpret_cast<const float2*>(&st.o_rows[col + 8 * i]);
+          }
+        }
+        WgmmaWait<0>();
+        Pin(xo);
+        // Only now, when the registers of `a` are free: before, they do not fit.
+        float4 d[8];
+        if constexpr (kGate == Gate::kPerChannel) {
+          const uint32_t decay = SmemAddr(st.decay) + (lane & 3) * (kDecayPitch * 4);
+#pragma unroll
+          for (int j = 0; j < 8; ++j) d[j] = LoadShared4(decay + 16 * j);
+        } else {
+          const float e = st.decay[0];
+#pragma unroll
+          for (int j = 0; j < 8; ++j) d[j] = make_float4(e, e, e, e);
+        }
+        uint32_t r[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          r[i] =
+              PackBf16(fmaf(-xf[i >> 1].x, xo[2 * i], Bf16Lo(v[i])), fmaf(-xf[i >> 1].y, xo[2 * i + 1], Bf16Hi(v[i])));
+        }
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          s[8 * j] *= d[j].x;
+          s[8 * j + 1] *= d[j].y;
+          s[8 * j + 2] *= d[j].x;
+          s[8 * j + 3] *= d[j].y;
+          s[8 * j + 4] *= d[j].z;
+          s[8 * j + 5] *= d[j].w;
+          s[8 * j + 6] *= d[j].z;
+          s[8 * j + 7] *= d[j].w;
+        }
+        float o[8];
+        // o gets its own accumulators: two wgmmas whose accumulators overlap in part make ptxas serialise both.
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          if constexpr (kGate == Gate::kPerHead)
+            o[i] = xo[8 + i] * (i & 1 ? of[i >> 2].y : of[i >> 2].x);
+          else
+            o[i] = xo[8 + i];
+        }
+        Pin(o);
+        WgmmaFence();
+        WgmmaM64N128K16Transposed(s, r, MatrixDescriptor(SmemAddr(st.w), kTile / 2, 1024, 1));
+        WgmmaM64N16K16(o, r, MatrixDescriptor(SmemAddr(st.p), 128, 256, 0), 1);
+        WgmmaCommit();
+        WgmmaWait<0>();
+        Pin(s);
+        Pin(o);
+        __syncwarp();
+        if (lane == 0) BarrierArrive(&sm.empty[at_stage]);
+        StateToOperand(a, s);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) packed[i] = PackBf16(o[2 * i], o[2 * i + 1]);
+        Pin(packed);
+        Pin(a);
+        if (++at_stage == kStages<kGate>) at_stage = 0, turn ^= 1;
       }
+      if (kWithOut && c > 0) {
+        const int64_t done = static_cast<int64_t>(c - 1) * kChunk;
+        StoreOut(packed, sm.out[warp], out + done * p.out_row, p.out_row,
+                 min(kChunk, piece.rows - static_cast<int>(done)), lane);
+      }
+      if constexpr (kMode != Mode::kBalanced) break;
+      until = __reduce_max_sync(~0u, BoundaryEvent(sm.table, piece, p, s, c, thread));
+      if (until <= c) break;
     }
-  }
-  if (with_out && chunks > 0) {
-    const int64_t done = static_cast<int64_t>(chunks - 1) * kChunk;
-    StoreOut(packed, sm.out[warp], out + done * p.out_row, p.out_row, static_cast<int>(task.length - done), lane);
-  }
-  if (kMode == Mode::kScan && !task.to_pool) {
-    StoreState(s, task.end, row, col);
-  } else if (task.to_pool) {
-    const int slot = p.write_slots[task.seq];
-    if (slot >= 0) StoreState(s, PoolState<StateT>(p, slot, task.head), row, col);
+    if constexpr (kMode == Mode::kTransfer) {
+      StoreFragments(s, CellOf(p, Part())->saves[0], thread);
+    } else if (kMode == Mode::kBalanced && (piece.flags & kCut) != 0) {
+      // The teams may wait for chunks that nobody will read: one arrival per stage lets them look at `stop`.
+      if (thread == 0) sm.stop = piece.first + c;
+      __syncwarp();
+      if (lane == 0) {
+        for (int i = 0; i < kStages<kGate>; ++i) BarrierArrive(&sm.empty[i]);
+      }
+    } else if (kMode == Mode::kBalanced && (piece.flags & kFromZero) != 0) {
+      StoreFragments(s, CellOf(p, Part())->final, thread);
+    } else if ((piece.flags & kEndsSequence) != 0) {
+      const int to = p.write_slots[piece.seq];
+      if (to >= 0) StoreState(s, PoolState<StateT>(p, to, piece.head), row, col);
+    }
   }
 }
 

@@ -33,7 +33,7 @@ __device__ __forceinline__ float RowOf(float2 squares, int row) {
 }
 
 template <Mode kMode>
-__device__ __forceinline__ void GdnFactorLoop(Smem<Gate::kPerHead>& sm, const DeltaParams& p, const Task& task) {
+__device__ __forceinline__ void GdnFactorLoop(Smem<Gate::kPerHead>& sm, const DeltaParams& p) {
   using Stage = chunk16::Stage<Gate::kPerHead>;
   using Scratch = GdnScratch;
   constexpr int kTeams = Shape<Gate::kPerHead>::kTeams, kStagesPerTeam = Shape<Gate::kPerHead>::kStagesPerTeam;
@@ -41,61 +41,66 @@ __device__ __forceinline__ void GdnFactorLoop(Smem<Gate::kPerHead>& sm, const De
   const int thread = id & (kTeamThreads - 1), team = id / kTeamThreads;
   const int warp = thread >> 5;  // 0 or 1
   const int bar = 1 + team;
-  const int head = task.head, key_head = head / p.group;
-  const bool with_v = !task.transfer;
-  const int chunks = static_cast<int>((task.length + kChunk - 1) / kChunk);
-  const int token0 = static_cast<int>(task.begin);
+  constexpr bool kWithV = kMode != Mode::kTransfer;
+  const PieceTable& table = sm.table;
+  const int chunks = table.piece[table.pieces - 1].end;
   const uint32_t sc = SmemAddr(&sm.scratch[team]);
-  const float a_scale = p.a_log != nullptr ? expf(p.a_log[head]) : 1.f;
-  const float bias = p.dt_bias != nullptr ? p.dt_bias[head] : 0.f;
+  float a_scale = 1.f, bias = 0.f;
+  int head = -1;  // that these are of
   const int issuer = 32;
 
   // k and q of a chunk go straight into its stage, v with them on one barrier; `parts` counts the bytes.
-  auto fetch = [&](int c, int at_stage) {
+  auto fetch = [&](const ChunkAt& at, int at_stage) {
     Stage& stage = sm.stage[at_stage];
     const uint32_t st = SmemAddr(&stage);
-    const int token = token0 + c * kChunk;
-    BarrierExpect(&sm.v[at_stage], (2 + with_v) * kTile);
+    const int token = at.token, key_head = at.head / p.group;
+    BarrierExpect(&sm.v[at_stage], (2 + kWithV) * kTile);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       TensorLoad3(st + half * kHalf, &p.k_map, &sm.v[at_stage], 64 * half, key_head, token);
       TensorLoad3(st + half * kHalf + kQdRows, &p.q_map, &sm.v[at_stage], 64 * half, key_head, token);
-      if (with_v) {
-        TensorLoad3(SmemAddr(stage.v) + half * (kTile / 2), &p.v_map, &sm.v[at_stage], 64 * half, head, token);
+      if (kWithV) {
+        TensorLoad3(SmemAddr(stage.v) + half * (kTile / 2), &p.v_map, &sm.v[at_stage], 64 * half, at.head, token);
       }
     }
-  };
-  auto rows_of = [&](int c) {
-    return static_cast<int>(
-        max(int64_t{0}, min(static_cast<int64_t>(kChunk), task.length - static_cast<int64_t>(c) * kChunk)));
   };
   // Scalars of row lane & 15, a turn ahead.
   uint32_t beta_next = 0;
   float x_next = 0;
-  auto fetch_scalars = [&](int c) {
+  auto fetch_scalars = [&](const ChunkAt& at) {
     const int row = thread & 15;
-    if (row < rows_of(c)) {
-      const int64_t token = task.begin + static_cast<int64_t>(c) * kChunk + row;
-      x_next = LoadScalar(p.gate, p.gate_fp32, token * p.gate_row + head);
-      beta_next = LoadBeta(p, token, head);
+    if (row < at.valid) {
+      const int64_t token = at.token + row;
+      x_next = LoadScalar(p.gate, p.gate_fp32, token * p.gate_row + at.head);
+      beta_next = LoadBeta(p, token, at.head);
     }
   };
+  ChunkAt at{};
   if (team < chunks) {
-    if (thread == issuer) fetch(team, team);
-    fetch_scalars(team);
+    at = FindChunk(table, team, 0);
+    if (thread == issuer) fetch(at, team);
+    fetch_scalars(at);
   }
 
 #pragma unroll 1
   for (int c = team, n = 0; c < chunks; c += kTeams, ++n) {
     // Warp 1 has waited for the stage, below; a chunk that the chain did not read has not been fetched.
-    if (kMode == Mode::kScan && c - kStages<Gate::kPerHead> >= sm.stop) return;
+    if (kMode == Mode::kBalanced && c - kStages<Gate::kPerHead> >= sm.stop) return;
     const int at_stage = team + n % kStagesPerTeam * kTeams, turn = n / kStagesPerTeam & 1;
     const int lane = Unhoisted(thread & 31);
     const uint32_t st = SmemAddr(&sm.stage[at_stage]);
-    const int valid = rows_of(c);
+    const int valid = at.valid;
+    if (at.head != head) {
+      head = at.head;
+      if (p.a_log != nullptr) a_scale = expf(p.a_log[head]);
+      if (p.dt_bias != nullptr) bias = p.dt_bias[head];
+    }
     const int row = lane & 15;
     const float x = x_next, beta = row < valid ? Beta(p, beta_next) : 0.f;
-    if (c + kTeams < chunks) fetch_scalars(c + kTeams);
+    if (c + kTeams < chunks) {
+      at = FindChunk(table, c + kTeams, at.piece);  // the next from here on
+      fetch_scalars(at);
+    }
     // Inclusive prefix sums of the log2 decays over the rows; rows past the end decay by 1.
     float g = row < valid ? Log2Decay(p, x, a_scale, bias) : 0.f;
 #pragma unroll
@@ -112,7 +117,7 @@ __device__ __forceinline__ void GdnFactorLoop(Smem<Gate::kPerHead>& sm, const De
           StoreShared4(st + ((i & 15) >> 3) * kHalf + (valid + (i >> 4)) * 128 + (i & 7) * 16, 0, 0, 0, 0);
           StoreShared4(st + ((i & 15) >> 3) * kHalf + kQdRows + (valid + (i >> 4)) * 128 + (i & 7) * 16, 0, 0, 0, 0);
         }
-      } else if (with_v) {
+      } else if (kWithV) {
         FillTail(st + offsetof(Stage, v), lane, 32, valid, 0);
       }
     }
@@ -203,8 +208,8 @@ __device__ __forceinline__ void GdnFactorLoop(Smem<Gate::kPerHead>& sm, const De
       // The next chunk's copies. Its stage was last read for this team's chunk before the one being built.
       const int next_stage = team + (n + 1) % kStagesPerTeam * kTeams;
       if (n + 1 >= kStagesPerTeam) BarrierWait(&sm.empty[next_stage], ((n + 1) / kStagesPerTeam & 1) ^ 1);
-      const bool stopped = kMode == Mode::kScan && c + kTeams - kStages<Gate::kPerHead> >= sm.stop;
-      if (thread == issuer && !stopped) fetch(c + kTeams, next_stage);
+      const bool stopped = kMode == Mode::kBalanced && c + kTeams - kStages<Gate::kPerHead> >= sm.stop;
+      if (thread == issuer && !stopped) fetch(at, next_stage);
     }
     NamedBarrier(bar, kTeamThreads);
 

@@ -46,8 +46,7 @@ Status EncodeMap(const TensorView& t, CUtensorMap* map) {
 
 }  // namespace
 
-Status LaunchChunk16(Stream& stream, const Problem& problem, const Args& args, int64_t segment_tokens,
-                     Workspace workspace) {
+Status LaunchChunk16(Stream& stream, const Problem& problem, const Args& args, int64_t parts, Workspace workspace) {
   const SequencePlan& plan = *args.plan;
   if (plan.sequences() == 0 && !stream.capturing()) return Status::Ok();
   if (Encoder() == nullptr) {
@@ -86,23 +85,21 @@ Status LaunchChunk16(Stream& stream, const Problem& problem, const Args& args, i
   p.norm_eps = problem.norm_eps;
   p.scale = problem.scale;
   p.lower_bound = problem.lower_bound;
-  p.segment_tokens = segment_tokens;
-  p.workspace = static_cast<float*>(workspace.data);
-  // Replays of a captured launch may carry more than the capture did, up to the plan's capacity.
-  const int64_t sequences = stream.capturing() ? plan.bounds().max_sequences : plan.sequences();
-  const int64_t tokens = stream.capturing() ? plan.bounds().max_tokens : plan.tokens();
   kernel::LaunchShape shape;
-  shape.sequences = sequences;
+  // Replays of a captured launch may carry more than the capture did, up to the plan's capacity.
+  shape.sequences = stream.capturing() ? plan.bounds().max_sequences : plan.sequences();
   shape.fp32_state = problem.state == DType::kF32;
-  if (segment_tokens != 0) {
-    shape.segments = tokens / segment_tokens + sequences;
-    const size_t need = SegmentsWorkspace(shape.segments, problem.hv);
+  shape.parts = parts;
+  if (parts != 0) {
+    const size_t need = BalancedWorkspace(parts);
     if (workspace.bytes < need) {
-      return Status::Resource(std::string(Name(problem.op)) + " cuda_chunk16_segments: workspace of " +
+      return Status::Resource(std::string(Name(problem.op)) + " cuda_chunk16_balanced: workspace of " +
                               std::to_string(workspace.bytes) + " bytes, but it needs " + std::to_string(need));
     }
-    p.steps = reinterpret_cast<int32_t*>(static_cast<uint8_t*>(workspace.data) +
-                                         SegmentsMatrices(shape.segments, problem.hv));
+    p.workspace = workspace.data;
+    uint8_t* const boundaries = static_cast<uint8_t*>(workspace.data) + parts * sm90::kBalancedCell;
+    p.boundaries = boundaries;
+    p.failures = reinterpret_cast<int32_t*>(boundaries + parts * sm90::kBalancedBoundary);
   }
   return problem.kda() ? kernel::LaunchKda(stream, p, shape) : kernel::LaunchGdn(stream, p, shape);
 }

@@ -30,49 +30,40 @@ __device__ __forceinline__ void FillRawTail(uint32_t sc, int lane, int valid) {
 }
 
 template <Mode kMode>
-__device__ __forceinline__ void KdaFactorLoop(Smem<Gate::kPerChannel>& sm, const DeltaParams& p, const Task& task) {
+__device__ __forceinline__ void KdaFactorLoop(Smem<Gate::kPerChannel>& sm, const DeltaParams& p) {
   using Stage = chunk16::Stage<Gate::kPerChannel>;
   using Scratch = KdaScratch;
   constexpr int kTeams = Shape<Gate::kPerChannel>::kTeams, kStagesPerTeam = Shape<Gate::kPerChannel>::kStagesPerTeam;
-  const int head = task.head;
-  const int64_t begin = task.begin, length = task.length;
-  const bool with_v = !task.transfer;
+  constexpr bool kWithV = kMode != Mode::kTransfer;
   const int id = static_cast<int>(Opaque(threadIdx.x)) - kMathThreads;
   const int thread = id & (kTeamThreads - 1), team = id / kTeamThreads;
   const int warp = thread >> 5;  // 0 or 1
   const int bar = 1 + team;
-  const int chunks = static_cast<int>((length + kChunk - 1) / kChunk);
+  const PieceTable& table = sm.table;
+  const int chunks = table.piece[table.pieces - 1].end;
   Scratch& scratch = sm.scratch[team];
-  const int key_head = head / p.group;
 
   // This thread forms channels 2 thread, 2 thread + 1.
   const float kLog2e = 1.4426950408889634f;
-  // Not 0 even where exp underflows: the tail's gate input must saturate.
-  const float slope = -kLog2e * (p.a_log != nullptr ? fmaxf(__expf(p.a_log[head]), 1e-30f) : 1.f);
-  float bias0 = 0, bias1 = 0;
-  if (p.dt_bias != nullptr) {
-    bias0 = p.dt_bias[head * kDim + 2 * thread] * slope;
-    bias1 = p.dt_bias[head * kDim + 2 * thread + 1] * slope;
-  }
+  float slope = 0, bias0 = 0, bias1 = 0;
+  int head = -1;  // that these are of
   const float bound = p.lower_bound * kLog2e;
 
-  const int token0 = static_cast<int>(begin);
-  auto rows_of = [&](int c) {
-    return static_cast<int>(
-        max(int64_t{0}, min(static_cast<int64_t>(kChunk), length - static_cast<int64_t>(c) * kChunk)));
-  };
+  int piece = 0;
   const int issuer = 32;  // the thread that starts copies: warp 1 waits for warp 0 rather than the reverse
   uint32_t beta_next = 0;
   if (team < chunks) {
     const int lane = thread & 31;
-    const int valid = rows_of(team);
+    const ChunkAt at = FindChunk(table, team, 0);
+    const int valid = at.valid;
     if (thread == issuer) {
-      FetchRaw(p, scratch, &sm.raw[team][0], 0, key_head, head, token0 + team * kChunk);
+      FetchRaw(p, scratch, &sm.raw[team][0], 0, at.head / p.group, at.head, at.token);
       if (team + kTeams < chunks) {
-        FetchRaw(p, scratch, &sm.raw[team][1], 1, key_head, head, token0 + (team + kTeams) * kChunk);
+        const ChunkAt two = FindChunk(table, team + kTeams, at.piece);
+        FetchRaw(p, scratch, &sm.raw[team][1], 1, two.head / p.group, two.head, two.token);
       }
     }
-    if ((lane & 15) < valid) beta_next = LoadBeta(p, begin + team * kChunk + (lane & 15), head);
+    if ((lane & 15) < valid) beta_next = LoadBeta(p, at.token + (lane & 15), at.head);
     if (warp == 1) {
       BarrierWait(&sm.raw[team][0], 0);
       if (valid < kChunk) FillRawTail(SmemAddr(&scratch), lane, valid);
@@ -88,17 +79,28 @@ __device__ __forceinline__ void KdaFactorLoop(Smem<Gate::kPerChannel>& sm, const
     // that hoisting them out of the loop costs.
     const int lane = Unhoisted(thread & 31);
     const uint32_t sc = Unhoisted(SmemAddr(&scratch)), st = Unhoisted(SmemAddr(&sm.stage[at_stage]));
-    const int valid = rows_of(c), next = rows_of(c + kTeams);
+    const ChunkAt at = FindChunk(table, c, piece);
+    piece = at.piece;
+    const int valid = at.valid;
+    if (at.head != head) {
+      head = at.head;
+      // Not 0 even where exp underflows: the tail's gate input must saturate.
+      slope = -kLog2e * (p.a_log != nullptr ? fmaxf(__expf(p.a_log[head]), 1e-30f) : 1.f);
+      if (p.dt_bias != nullptr) {
+        bias0 = p.dt_bias[head * kDim + 2 * thread] * slope;
+        bias1 = p.dt_bias[head * kDim + 2 * thread + 1] * slope;
+      }
+    }
     const uint32_t beta_stored = beta_next;
     if (n >= kStagesPerTeam) {
       BarrierWait(&sm.empty[at_stage], turn ^ 1);  // the stage is free again
-      if (kMode == Mode::kScan && c - kStages<Gate::kPerChannel> >= sm.stop) {
+      if (kMode == Mode::kBalanced && c - kStages<Gate::kPerChannel> >= sm.stop) {
         // The copies of the chunk after this one must land before the CTA may end.
         if (thread == issuer && c + kTeams < chunks) BarrierWait(&sm.raw[team][(n + 1) & 1], ((n + 1) >> 1) & 1);
         return;
       }
     }
-    if (with_v && thread == issuer) FetchV(p, sm.stage[at_stage].v, &sm.v[at_stage], head, token0 + c * kChunk);
+    if (kWithV && thread == issuer) FetchV(p, sm.stage[at_stage].v, &sm.v[at_stage], head, at.token);
     NamedBarrier(bar, kTeamThreads);  // norms are written, the last chunk's kn is read
 
     // 1. Decays and the decayed operands. Row r of this thread's two channels is at `^ ((r & 7) << 4)` + 128 r.
@@ -151,10 +153,15 @@ __device__ __forceinline__ void KdaFactorLoop(Smem<Gate::kPerChannel>& sm, const
 
     // 2. This chunk's raw tiles are read: fetch the chunk after the next into them.
     if (thread == issuer && c + 2 * kTeams < chunks) {
-      FetchRaw(p, scratch, &sm.raw[team][n & 1], n & 1, key_head, head, token0 + (c + 2 * kTeams) * kChunk);
+      const ChunkAt two = FindChunk(table, c + 2 * kTeams, piece);
+      FetchRaw(p, scratch, &sm.raw[team][n & 1], n & 1, two.head / p.group, two.head, two.token);
     }
-    if ((lane & 15) < next)
-      beta_next = LoadBeta(p, begin + static_cast<int64_t>(c + kTeams) * kChunk + (lane & 15), head);
+    int next = 0;
+    if (c + kTeams < chunks) {
+      const ChunkAt one = FindChunk(table, c + kTeams, piece);
+      next = one.valid;
+      if ((lane & 15) < next) beta_next = LoadBeta(p, one.token + (lane & 15), one.head);
+    }
 
     // 3. A (warp 0) and P (warp 1).
     const uint32_t matrix = st + MatrixLane(lane);
@@ -216,7 +223,7 @@ __device__ __forceinline__ void KdaFactorLoop(Smem<Gate::kPerChannel>& sm, const
         WriteNorms(p, raw + offsetof(Scratch, k), sc + offsetof(Scratch, k_norm), 1.f, lane, next);
         WriteNorms(p, raw + offsetof(Scratch, q), sc + offsetof(Scratch, q_norm), p.scale, lane, next);
       }
-      if (with_v && valid < kChunk) {
+      if (kWithV && valid < kChunk) {
         BarrierWait(&sm.v[at_stage], turn);
         FillTail(st + offsetof(Stage, v), lane, 32, valid, 0);
       }

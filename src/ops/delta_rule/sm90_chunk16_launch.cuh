@@ -38,30 +38,35 @@ Status Launch(Stream& stream, const sm90::DeltaParams& p, int64_t tasks) {
   return e == cudaSuccess ? Status::Ok() : CudaFailure("launch", e);
 }
 
+/// The balanced run, then what mends it: both of the latter end at once where every check passed.
 template <class StateT, Gate kGate>
-Status LaunchSegments(Stream& stream, const sm90::DeltaParams& p, int64_t sequences, int64_t segments) {
-  FLUVIAL_RETURN_IF_ERROR((Launch<StateT, Mode::kScan, kGate>(stream, p, segments * p.hv * 2)));
-  const auto blocks = static_cast<unsigned>(sequences * p.hv * (kDim / kCombineRows));
-  CombineSegments<StateT><<<blocks, kDim, 0, static_cast<cudaStream_t>(stream.native())>>>(p);
-  const cudaError_t e = cudaGetLastError();
+Status LaunchBalanced(Stream& stream, const sm90::DeltaParams& p, int64_t parts) {
+  const auto native = static_cast<cudaStream_t>(stream.native());
+  // The failure count lies behind the boundaries.
+  cudaError_t e = cudaMemsetAsync(p.boundaries, 0, (parts + 1) * sizeof(Boundary), native);
+  if (e != cudaSuccess) return CudaFailure("clearing the boundaries", e);
+  FLUVIAL_RETURN_IF_ERROR((Launch<StateT, Mode::kBalanced, kGate>(stream, p, parts)));
+  FLUVIAL_RETURN_IF_ERROR((Launch<StateT, Mode::kTransfer, kGate>(stream, p, parts)));
+  FinishBalanced<<<static_cast<unsigned>(parts), kDim, 0, native>>>(p, static_cast<int>(parts));
+  e = cudaGetLastError();
   if (e != cudaSuccess) return CudaFailure("launch", e);
-  return Launch<StateT, Mode::kReplay, kGate>(stream, p, segments * p.hv);
+  return Launch<StateT, Mode::kReplay, kGate>(stream, p, parts);
 }
 
-/// What a call needs to know besides the parameters. segments = 0: one CTA per sequence and head.
+/// What a call needs to know besides the parameters. parts = 0: one CTA per sequence and head.
 struct LaunchShape {
-  int64_t sequences = 0, segments = 0;
+  int64_t sequences = 0, parts = 0;
   bool fp32_state = true;
 };
 
 template <Gate kGate>
 Status LaunchGate(Stream& stream, const DeltaParams& p, const LaunchShape& shape) {
-  if (shape.segments == 0) {
+  if (shape.parts == 0) {
     return shape.fp32_state ? Launch<float, Mode::kWhole, kGate>(stream, p, shape.sequences * p.hv)
                             : Launch<__nv_bfloat16, Mode::kWhole, kGate>(stream, p, shape.sequences * p.hv);
   }
-  return shape.fp32_state ? LaunchSegments<float, kGate>(stream, p, shape.sequences, shape.segments)
-                          : LaunchSegments<__nv_bfloat16, kGate>(stream, p, shape.sequences, shape.segments);
+  return shape.fp32_state ? LaunchBalanced<float, kGate>(stream, p, shape.parts)
+                          : LaunchBalanced<__nv_bfloat16, kGate>(stream, p, shape.parts);
 }
 
 Status LaunchKda(Stream& stream, const DeltaParams& p, const LaunchShape& shape);  // sm90_chunk16_kda.cu

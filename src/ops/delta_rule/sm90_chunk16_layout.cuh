@@ -4,17 +4,14 @@
 
 #include <cstddef>
 
-#include "ops/delta_rule/sm90_delta_params.h"
-#include "ops/delta_rule/sm90_ptx.cuh"
+#include "ops/delta_rule/sm90_chunk16_pieces.cuh"
 
 namespace fluvial::sm90::chunk16 {
 
-constexpr int kChunk = 16;
-constexpr int kDim = 128;  // K = V
 constexpr int kTeamThreads = 64;
 constexpr int kMathThreads = 256;
-constexpr int kMathBarrier = 15;          // named barrier; the teams use 1 ...
-constexpr int kTile = kChunk * kDim * 2;  // bytes of one bf16 chunk tile
+constexpr int kMathBarrier = 15, kCtaBarrier = 14;  // named barriers; the teams use 1 ...
+constexpr int kTile = kChunk * kDim * 2;            // bytes of one bf16 chunk tile
 
 /// Decay per key channel (KDA) or per head (GDN).
 enum class Gate { kPerChannel, kPerHead };
@@ -87,96 +84,14 @@ struct Smem {
   uint64_t empty[kStages<kGate>];         // the chain has read them
   uint64_t v[kStages<kGate>];             // v has arrived (GDN: k and q too)
   uint64_t raw[Shape<kGate>::kTeams][2];  // KDA: q, k, gate have arrived
-  volatile int stop;                      // chunks the chain consumes: fewer than the task's once a transfer is zero
+  volatile int stop;                      // chunks that the chain reads, once it is known to be fewer than all
+  PieceTable table;
 };
 
 /// Byte offset of (row, 16-byte unit 0..15) in a tile of `rows` rows.
 template <int kRows>
 __device__ __forceinline__ uint32_t TileOffset(int row, int unit) {
   return (unit >> 3) * (kRows * 128) + row * 128 + (((unit ^ row) & 7) << 4);
-}
-
-enum class Mode { kWhole, kScan, kReplay };
-
-/// A transfer that did not become zero.
-constexpr int kNever = 0x7fffffff;
-/// Chunks after which the transfer of a last segment is given up: nobody starts from its end, so running it on would
-/// only tell what the replay finds out anyway.
-constexpr int kPatience = 16;
-
-/// What one CTA works on.
-struct Task {
-  int seq, head;
-  int64_t begin, length;    // tokens
-  bool transfer;            // kScan: from the identity with v = 0, for M
-  bool from_pool, to_pool;  // starts from the read slot, ends in the write slot; else see below
-  const float* start;       // [V][K] fp32 start state; null: zeros (or the identity)
-  float* end;               // where the end state goes, when not to the pool
-  int* steps;               // transfer: chunks after which M was zero, or kNever
-};
-
-/// Segments of a sequence of `length` tokens: at least one, so that an empty sequence hands its state on.
-__device__ __forceinline__ int Segments(int64_t length, int64_t segment) {
-  return max(1, static_cast<int>((length + segment - 1) / segment));
-}
-
-/// Finds the task of this block; false when there is none. In kScan the grid is 2 x (segments, heads): transfers, then
-/// runs with outputs; in kReplay (segments, heads). Segment s of a sequence is `segment_tokens` tokens from
-/// s * segment_tokens. The first starts from the slot, so it has neither transfer nor replay.
-template <Mode kMode>
-__device__ __forceinline__ bool FindTask(const DeltaParams& p, Task* task) {
-  const int sequences = p.header->sequences;
-  task->transfer = false;
-  task->from_pool = task->to_pool = true;
-  if constexpr (kMode == Mode::kWhole) {
-    const int index = blockIdx.x / p.hv;
-    if (index >= sequences) return false;
-    task->seq = p.order[index];
-    task->head = blockIdx.x % p.hv;
-    task->begin = p.offsets[task->seq];
-    task->length = p.offsets[task->seq + 1] - task->begin;
-    return true;
-  } else {
-    const int kind = kMode == Mode::kScan ? gridDim.x / 2 : gridDim.x;
-    task->transfer = kMode == Mode::kScan && blockIdx.x < kind;
-    const int block = kMode == Mode::kScan && !task->transfer ? blockIdx.x - kind : blockIdx.x;
-    const int index = block / p.hv;
-    task->head = block % p.hv;
-    int first = 0;  // segments of the sequences before
-    for (int n = 0; n < sequences; ++n) {
-      const int64_t begin = p.offsets[n], length = p.offsets[n + 1] - begin;
-      const int count = Segments(length, p.segment_tokens);
-      if (index < first + count) {
-        const int segment = index - first;
-        const bool last = segment == count - 1;
-        const int64_t cell = static_cast<int64_t>(index) * p.hv + task->head;
-        float* const b = p.workspace + cell * (2 * kDim * kDim);
-        task->seq = n;
-        task->begin = begin + segment * p.segment_tokens;
-        task->length = last ? length - segment * p.segment_tokens : p.segment_tokens;
-        task->steps = p.steps + cell;
-        if constexpr (kMode == Mode::kScan) {
-          task->from_pool = segment == 0;
-          task->start = nullptr;
-          task->end = task->transfer ? b + kDim * kDim : b;
-          task->to_pool = count == 1;
-          if (task->transfer && last) task->length = min(task->length, static_cast<int64_t>(kPatience * kChunk));
-          return !task->transfer || segment > 0;
-        } else {
-          if (segment == 0) return false;
-          const int steps = *task->steps;
-          task->from_pool = false;
-          task->start = b - static_cast<int64_t>(p.hv) * (2 * kDim * kDim);  // the end of the segment before
-          task->end = nullptr;
-          task->to_pool = last && steps == kNever;
-          if (steps != kNever) task->length = min(task->length, static_cast<int64_t>(steps) * kChunk);
-          return task->length > 0;
-        }
-      }
-      first += count;
-    }
-    return false;
-  }
 }
 
 }  // namespace fluvial::sm90::chunk16

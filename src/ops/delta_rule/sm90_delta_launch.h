@@ -4,20 +4,17 @@
 
 #include "fluvial/status.h"
 #include "ops/delta_rule/delta_rule.h"
+#include "ops/delta_rule/sm90_delta_params.h"
 
 namespace fluvial::ops::delta_rule {
 
-/// sm90_chunk16_kda.cu. The caller has checked the contract (cuda_backend.cc). segment_tokens: 0 = one CTA per
-/// sequence and head; else a multiple of 16, and a workspace of SegmentsWorkspace bytes.
-Status LaunchChunk16(Stream& stream, const Problem& problem, const Args& args, int64_t segment_tokens,
-                     Workspace workspace);
+/// sm90_chunk16_host.cu. The caller has checked the contract (cuda_backend.cc). parts: 0 = one CTA per sequence and
+/// head; else the work is cut into so many equal parts, one CTA each, with a workspace of BalancedWorkspace bytes. All
+/// parts must fit on the GPU at once for speed; correctness does not need it.
+Status LaunchChunk16(Stream& stream, const Problem& problem, const Args& args, int64_t parts, Workspace workspace);
 
-/// b and M of every segment and head, two 128 x 128 fp32 matrices; after them one int32 each.
-inline size_t SegmentsMatrices(int64_t segments, int64_t heads) {
-  return static_cast<size_t>(segments * heads) * 2 * 128 * 128 * sizeof(float);
-}
-inline size_t SegmentsWorkspace(int64_t segments, int64_t heads) {
-  return SegmentsMatrices(segments, heads) + static_cast<size_t>(segments * heads) * sizeof(int32_t);
+inline size_t BalancedWorkspace(int64_t parts) {
+  return static_cast<size_t>(parts) * sm90::kBalancedCell + static_cast<size_t>(parts + 1) * sm90::kBalancedBoundary;
 }
 
 /// cuda_decode.cu: one token (or none) per sequence, k = 128, v a multiple of 32, 16-byte alignment.

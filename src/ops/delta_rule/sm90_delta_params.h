@@ -5,11 +5,15 @@
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "ops/common/sequence_plan.h"
 
 namespace fluvial::sm90 {
+
+constexpr size_t kBalancedCell = 7 * 128 * 128 * sizeof(float);
+constexpr size_t kBalancedBoundary = 16;
 
 struct DeltaParams {
   // Tensor maps of q, k, v and gate: dims {128, heads, tokens}, box {64, 1, chunk}, 128-byte swizzle.
@@ -27,9 +31,10 @@ struct DeltaParams {
   const int32_t* read_slots;
   const int32_t* write_slots;
   const int32_t* order;
-  float* workspace;        // segments: [segments][hv][2][V][K]
-  int32_t* steps;          // segments: [segments][hv], see sm90_chunk16_layout.cuh
-  int64_t segment_tokens;  // multiple of 16
+  // Balanced parts, see sm90_chunk16_pieces.cuh: a cell and a Boundary per CTA, and the number of failed checks.
+  void* workspace;
+  void* boundaries;
+  int32_t* failures;
   int32_t hv;
   int32_t group;      // hv / hk
   int32_t norm_form;  // 0 none, 1 additive, 2 max

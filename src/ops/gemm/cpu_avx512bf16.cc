@@ -14,8 +14,8 @@
 namespace fluvial::ops::gemm {
 namespace {
 
+#include "ops/common/transpose512-inl.h"
 #include "ops/gemm/sum16-inl.h"
-#include "ops/gemm/transpose512-inl.h"
 
 constexpr int64_t kStep = 32;   // bf16 values per register
 constexpr int64_t kLanes = 16;  // sums per register

@@ -32,8 +32,8 @@ using VF = hn::Vec<DF>;
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 #define FLUVIAL_GEMM_512 1
+#include "ops/common/transpose512-inl.h"
 #include "ops/gemm/sum16-inl.h"
-#include "ops/gemm/transpose512-inl.h"
 #else
 #define FLUVIAL_GEMM_512 0
 #endif

@@ -6,6 +6,8 @@
 
 namespace fluvial::ops::vision_attention {
 
+extern const VisionBackend kCudnn;
+extern const VisionBackend kCpuBf16;
 extern const VisionBackend kCpu;
 extern const VisionBackend kReference;
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/text_form.h"
+#include "ops/vision_attention/cudnn.h"
 
 namespace fluvial::ops::vision_attention {
 namespace {
@@ -303,6 +304,12 @@ Result<PreparedCase::Tensors> PreparedCase::RunOnce(Stream& stream, const Vision
   Args a = Views(views[0], views[1], views[2], views[3], views[4]);
   FLUVIAL_ASSIGN_OR_RETURN(const SequencePlan plan, SequencePlan::Make(stream, {case_.line.lengths, {}, {}}));
   a.plan = &plan;
+  std::optional<RaggedPlan> ragged;
+  if (backend.name == "cudnn") {
+    FLUVIAL_ASSIGN_OR_RETURN(
+        ragged, RaggedPlan::Make(stream, case_.line.lengths, p.padded, TokenStridesOf(p, a), CudnnRules()));
+    a.ragged = &*ragged;
+  }
   FLUVIAL_RETURN_IF_ERROR(Validate(p, a));
   const DeviceInfo& device = stream.device();
   // A backend must not rely on zeros in its workspace, nor write behind the bytes it asked for.

@@ -81,6 +81,7 @@ Status Validate(const Problem& p) {
     return Bad("the longest sequence has " + std::to_string(p.max_length) + " tokens, but padded is " +
                std::to_string(p.padded));
   }
+  FLUVIAL_RETURN_IF_ERROR(CheckRange("workspace_mb", p.workspace_mb, 0, 1 << 20));
   if (p.alignment != 16 && p.alignment != 8 && p.alignment != 4 && p.alignment != 2) {
     return Bad("alignment is " + std::to_string(p.alignment) + ", it must be 16, 8, 4 or 2 bytes");
   }

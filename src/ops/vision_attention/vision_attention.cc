@@ -15,8 +15,8 @@ float DefaultScale(int32_t d) { return 1.0f / std::sqrt(static_cast<float>(std::
 
 uint64_t Problem::Hash() const {
   Hasher h;
-  for (const int64_t x :
-       {int64_t{heads}, int64_t{d}, int64_t{sequences}, int64_t{alignment}, padded, tokens, max_length, pairs}) {
+  for (const int64_t x : {int64_t{heads}, int64_t{d}, int64_t{sequences}, int64_t{alignment}, int64_t{workspace_mb},
+                          padded, tokens, max_length, pairs}) {
     h.Add(static_cast<uint64_t>(x));
   }
   return h.Add(static_cast<uint64_t>(io)).Add(scale).Add(uint64_t{lse}).Get();
@@ -29,6 +29,7 @@ std::string Problem::ToString() const {
   if (lse) s += " lse=1";
   if (padded != 0) s += " padded=" + std::to_string(padded);
   if (alignment != 16) s += " alignment=" + std::to_string(alignment);
+  if (workspace_mb != 0) s += " workspace_mb=" + std::to_string(workspace_mb);
   return s;
 }
 
@@ -45,7 +46,7 @@ void SetLengths(Problem& p, std::span<const int64_t> lengths) {
 }
 
 std::span<const VisionBackend> Backends() {
-  static const VisionBackend kList[] = {kCpu, kReference};
+  static const VisionBackend kList[] = {kCudnn, kCpuBf16, kCpu, kReference};
   return kList;
 }
 
@@ -79,6 +80,7 @@ Result<ProblemLine> ParseProblemLine(std::string_view text) {
   FLUVIAL_RETURN_IF_ERROR(take("lse", 0, 1, &p.lse));
   FLUVIAL_RETURN_IF_ERROR(take("padded", 0, int64_t{1} << 40, &p.padded));
   FLUVIAL_RETURN_IF_ERROR(take("alignment", p.alignment, 16, &p.alignment));
+  FLUVIAL_RETURN_IF_ERROR(take("workspace_mb", 0, 1 << 20, &p.workspace_mb));
   FLUVIAL_ASSIGN_OR_RETURN(const int64_t seed, f.TakeInt("seed", 1));
   line.seed = static_cast<uint64_t>(seed);
   if (!f.Has("lens")) {

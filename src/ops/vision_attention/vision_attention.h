@@ -28,6 +28,8 @@
 
 namespace fluvial::ops::vision_attention {
 
+class RaggedPlan;  // ragged_plan.h
+
 inline constexpr std::string_view kOpName = "vision_attention";
 inline constexpr int32_t kMaxHeadDim = 256;
 
@@ -50,6 +52,8 @@ struct Problem {
   int64_t pairs = 0;  ///< sum of squared lengths: the work, for costs
   /// Bytes (16, 8, 4, 2) that divide every base address and every stride but the innermost of q, k, v and out.
   int32_t alignment = 16;
+  /// Device memory that a library may take for one call, in MiB (cuDNN); 0: its own bound.
+  int32_t workspace_mb = 0;
 
   friend bool operator==(const Problem&, const Problem&) = default;
   uint64_t Hash() const;
@@ -69,6 +73,8 @@ struct Args {
   /// Lengths and their order; slots are not used. May hold less than the problem's bounds (capacity of captured
   /// graphs). One plan serves all layers of its kind: full layers have one, window layers another.
   const SequencePlan* plan = nullptr;
+  /// Of the same lengths, for the strides of these tensors: backend `cudnn` needs it, the others ignore it.
+  const RaggedPlan* ragged = nullptr;
 };
 
 using VisionBackend = Backend<Problem, Args>;

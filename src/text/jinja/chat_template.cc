@@ -144,6 +144,7 @@ Result<ChatTemplate> ChatTemplate::FromText(std::string_view source) {
   ChatTemplate result;
   FLUVIAL_ASSIGN_OR_RETURN(jinja::Template parsed, jinja::Template::Parse(source));
   result.templates_.emplace("default", std::move(parsed));
+  result.source_ = source;
   return result;
 }
 
@@ -185,6 +186,7 @@ Result<ChatTemplate> ChatTemplate::Load(const std::string& model_dir) {
                       "template '" + name + "' of " + result.origin_ + ": " + parsed.status().message());
       }
       result.templates_.emplace(name, std::move(*parsed));
+      if (name == "default" || result.source_.empty()) result.source_ = text;
     }
     AddSpecialTokens(config, &result.special_tokens_);
     FLUVIAL_ASSIGN_OR_RETURN(Json tokens, ReadJson(dir / "special_tokens_map.json"));

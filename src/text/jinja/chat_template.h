@@ -47,12 +47,15 @@ class ChatTemplate {
 
   /// Where the default template came from (a path), or "text".
   const std::string& origin() const { return origin_; }
+  /// Text of the default template, where DetectOutputFormat finds what the model was taught to write.
+  const std::string& source() const { return source_; }
   const std::vector<std::pair<std::string, std::string>>& special_tokens() const { return special_tokens_; }
 
  private:
   std::map<std::string, jinja::Template> templates_;
   std::vector<std::pair<std::string, std::string>> special_tokens_;
   std::string origin_ = "text";
+  std::string source_;
 };
 
 }  // namespace fluvial::text
