@@ -70,7 +70,12 @@ const Api::Route* Api::Find(std::string_view path) {
 }
 
 Api::Api(EngineLoop& loop, const ServedModel& model, Metrics& metrics, ApiOptions options)
-    : loop_(loop), model_(model), metrics_(metrics), options_(std::move(options)), workers_(options_.workers) {}
+    : loop_(loop),
+      model_(model),
+      metrics_(metrics),
+      options_(std::move(options)),
+      workers_(options_.workers),
+      fetchers_(options_.fetchers) {}
 
 HttpHooks Api::Hooks() {
   HttpHooks hooks;
@@ -144,12 +149,7 @@ void Api::Generate(Planner planner, const HttpRequest& request, const std::share
   const auto plan = std::make_shared<GenerationPlan>();
   if (const auto error = (this->*planner)(body, plan.get())) return exchange->Send(ErrorResponse(*error));
   const auto start = [this, plan, exchange, arrival] {
-    const Status attached = AttachImages(plan.get());
-    if (!attached.ok()) {
-      ApiError error = FromStatus(attached);
-      error.param = "messages";
-      return exchange->Send(ErrorResponse(error));
-    }
+    if (const auto error = Complete(plan.get())) return exchange->Send(ErrorResponse(*error));
     const Clock::time_point deadline =
         options_.request_timeout.count() > 0 ? arrival + options_.request_timeout : Clock::time_point::max();
     std::make_shared<Generation>(loop_, metrics_, model_, std::move(*plan), exchange, arrival, deadline)->Start();
@@ -160,15 +160,20 @@ void Api::Generate(Planner planner, const HttpRequest& request, const std::share
   fetchers_.Post([exchange, start] { Guard(*exchange, start); });
 }
 
-Status Api::AttachImages(GenerationPlan* plan) const {
-  if (plan->image_urls.empty()) return Status::Ok();
+std::optional<ApiError> Api::Complete(GenerationPlan* plan) const {
+  if (!plan->complete) return std::nullopt;
   std::vector<std::string> images;
   for (const std::string& url : plan->image_urls) {
-    FLUVIAL_ASSIGN_OR_RETURN(std::string image, LoadImage(url, options_.media));
-    images.push_back(std::move(image));
+    Result<std::string> image = LoadImage(url, options_.media);
+    if (!image.ok()) {
+      ApiError error = FromStatus(image.status());
+      error.param = "messages";
+      return error;
+    }
+    images.push_back(std::move(*image));
   }
-  for (Request& request : plan->prompts) FLUVIAL_RETURN_IF_ERROR(model_.images->Attach(images, &request));
-  return Status::Ok();
+  const auto complete = std::move(plan->complete);
+  return complete(images, plan);
 }
 
 void Api::AddPrompt(std::vector<int32_t> ids, int64_t default_max_tokens, GenerationPlan* plan) const {

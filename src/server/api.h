@@ -56,7 +56,7 @@ class Api {
   std::optional<HttpResponse> Check(const HttpRequest& head) const;
   bool Authorized(const std::string& header) const;
   void Handle(HttpRequest request, std::shared_ptr<Exchange> exchange);
-  Status AttachImages(GenerationPlan* plan) const;
+  std::optional<ApiError> Complete(GenerationPlan* plan) const;
   static void Guard(Exchange& exchange, const std::function<void()>& work);
   void Generate(Planner planner, const HttpRequest& request, const std::shared_ptr<Exchange>& exchange,
                 Clock::time_point arrival);
@@ -70,6 +70,9 @@ class Api {
   HttpResponse Detokenize(const HttpRequest& request);
   std::optional<ApiError> PlanCompletion(const Json& body, GenerationPlan* plan);
   std::optional<ApiError> PlanChat(const Json& body, GenerationPlan* plan);
+  std::optional<ApiError> FinishChat(text::ChatRequest chat, const text::ToolSchemas& schemas,
+                                     text::OutputFormat format, const std::vector<std::string>& images,
+                                     GenerationPlan* plan) const;
   /// Engine requests for prompts, with limits on their number and length.
   void AddPrompt(std::vector<int32_t> ids, int64_t default_max_tokens, GenerationPlan* plan) const;
 

@@ -163,12 +163,29 @@ std::optional<ApiError> Api::PlanChat(const Json& body, GenerationPlan* plan) {
   text::ChatRequest chat;
   std::string tools;
   ReadChat(model_, options_.media.max_images, &fields, &chat, &tools, &plan->image_urls);
+  if (request.truncate_prompt > 0 && !plan->image_urls.empty()) {
+    fields.Fail("truncate_prompt_tokens", "a prompt with images cannot be cut: leave out truncate_prompt_tokens");
+  }
   fields.RefuseUnknown();
   if (!fields.ok()) return fields.error();
 
   text::OutputFormat format = model_.format;
   if (tools.empty()) format.tools = text::ToolFormat::kNone;
-  Result<PromptText> prompt = RenderChat(model_, std::move(chat));
+  plan->id = MakeId("chatcmpl-");
+  plan->object = "chat.completion";
+  plan->chunk_object = "chat.completion.chunk";
+  plan->complete = [this, chat = std::move(chat), schemas = text::ToolSchemas::Parse(tools).value(), format](
+                       const std::vector<std::string>& images, GenerationPlan* whole) {
+    return FinishChat(chat, schemas, format, images, whole);
+  };
+  return std::nullopt;
+}
+
+std::optional<ApiError> Api::FinishChat(text::ChatRequest chat, const text::ToolSchemas& schemas,
+                                        text::OutputFormat format, const std::vector<std::string>& images,
+                                        GenerationPlan* plan) const {
+  GenerationRequest& request = plan->request;
+  Result<PromptText> prompt = RenderChat(model_, std::move(chat), images, &request.engine);
   if (!prompt.ok()) {
     ApiError error = FromStatus(prompt.status());
     error.param = "messages";
@@ -176,11 +193,6 @@ std::optional<ApiError> Api::PlanChat(const Json& body, GenerationPlan* plan) {
   }
   format.starts_in_reasoning = format.reasoning && text::PromptOpensReasoning(prompt->text);
   AddPrompt(std::move(prompt->ids), model_.info.max_model_len, plan);
-  plan->id = MakeId("chatcmpl-");
-  plan->object = "chat.completion";
-  plan->chunk_object = "chat.completion.chunk";
-  // Checked by ReadTools.
-  const text::ToolSchemas schemas = text::ToolSchemas::Parse(tools).value();
   VoiceOptions voice{
       .logprobs = request.logprobs, .top_logprobs = request.engine.logprobs, .token_ids = request.token_ids};
   plan->voice = [this, voice, format, schemas](int64_t index) mutable {

@@ -28,6 +28,7 @@ class Choice {
  public:
   using Clock = std::chrono::steady_clock;
 
+  /// Danger: `options` must outlive this.
   Choice(const text::Tokenizer& tokenizer, const OutputOptions& options);
 
   /// The engine's token callback.

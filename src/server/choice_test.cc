@@ -124,7 +124,8 @@ TEST_F(ChoiceTest, EndTokensAreNotText) {
 TEST_F(ChoiceTest, CharactersAreNeverCut) {
   const std::string whole = "\xE6\xB2\xB3\xF0\x9F\x8C\x8A\xC3\xA9";
   const std::vector<int32_t> ids = *tokenizer_.Encode(whole);
-  Choice choice(tokenizer_, OutputOptions{});
+  const OutputOptions options;
+  Choice choice(tokenizer_, options);
   std::string text;
   for (const int32_t id : ids) {
     Token token;

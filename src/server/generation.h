@@ -21,10 +21,12 @@ namespace fluvial::server {
 struct GenerationPlan {
   GenerationRequest request;
   std::vector<Request> prompts;         ///< ready for the engine but for the seed; n choices each
-  std::vector<std::string> image_urls;  ///< loaded and attached before the start
-  std::string id;                       ///< "cmpl-...", "chatcmpl-..."
-  std::string object;                   ///< "text_completion", "chat.completion"
-  std::string chunk_object;             ///< of stream chunks
+  std::vector<std::string> image_urls;  ///< to be loaded before the start
+  /// What is left to do once the images are there, if anything: adds the prompts.
+  std::function<std::optional<ApiError>(const std::vector<std::string>& images, GenerationPlan* plan)> complete;
+  std::string id;              ///< "cmpl-...", "chatcmpl-..."
+  std::string object;          ///< "text_completion", "chat.completion"
+  std::string chunk_object;    ///< of stream chunks
   int64_t dropped_tokens = 0;  ///< drawn tokens at the end of each choice that the client did not ask for: 0 or 1
   /// Words choice `index` of all, which answers prompt index / n.
   std::function<std::unique_ptr<Voice>(int64_t index)> voice;

@@ -353,9 +353,13 @@ void Connection::EndReply() {
     keep_alive = reply->keep_alive_;
   }
   reply->Detach(false);
+  const bool all_read = parser_.has_value() && parser_->is_done() && buffer_.size() == 0;
   parser_.reset();
-  if (!keep_alive || core_->draining.load(std::memory_order_relaxed)) return Linger();
-  WaitForRequest();
+  if (keep_alive && !core_->draining.load(std::memory_order_relaxed)) return WaitForRequest();
+  if (!all_read) return Linger();
+  error_code ignored;
+  socket_.shutdown(tcp::socket::shutdown_both, ignored);
+  Close();
 }
 
 void Connection::Linger() {

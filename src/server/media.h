@@ -22,9 +22,10 @@ namespace fluvial::server {
 class ImageInput {
  public:
   virtual ~ImageInput() = default;
-  /// `images`: encoded files (PNG, JPEG, WebP) in order of appearance in the messages. Replaces each placeholder of the
-  /// rendered prompt by the image's tokens and attaches the pixels. kInvalidArgument when one cannot be decoded.
-  virtual Status Attach(const std::vector<std::string>& images, Request* request) const = 0;
+  /// `images`: encoded files (PNG, JPEG, WebP) in order of appearance in the messages. Writes each image's tokens over
+  /// its placeholder in the rendered prompt and gives the pixels to `request`. Text of the client that looks like a
+  /// placeholder is escaped at this point. kInvalidArgument when an image cannot be decoded or has no place.
+  virtual Status Attach(const std::vector<std::string>& images, std::string* rendered, Request* request) const = 0;
 };
 
 struct MediaPolicy {

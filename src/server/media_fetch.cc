@@ -158,9 +158,8 @@ Result<std::string> Fetch(std::string where, const MediaPolicy& policy) {
     }
     asio::io_context io(1);
     std::optional<Result<Fetched>> fetched;
-    asio::co_spawn(io, Get(url, policy, deadline), [&](const std::exception_ptr& thrown, Result<Fetched> result) {
-      if (thrown == nullptr) fetched = std::move(result);
-    });
+    const auto get = [&]() -> asio::awaitable<void> { fetched = co_await Get(url, policy, deadline); };
+    asio::co_spawn(io, get, [](const std::exception_ptr&) {});  // after an exception there is no result
     io.run_until(deadline);
     if (!fetched.has_value()) {
       return Bad("the image did not arrive within " + std::to_string(policy.timeout.count()) + " ms");

@@ -136,16 +136,18 @@ bool ServedModel::HasName(const std::string& name) const {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-Result<PromptText> RenderChat(const ServedModel& model, text::ChatRequest request) {
+Result<PromptText> RenderChat(const ServedModel& model, text::ChatRequest request,
+                              const std::vector<std::string>& images, Request* engine) {
   if (!model.chat.has_value()) return Status::InvalidArgument("this model cannot chat: " + model.no_chat);
   EscapeAll(&request.messages, model.special_literals);
   EscapeAll(&request.tools, model.special_literals);
   EscapeAll(&request.documents, model.special_literals);
   request.parse_tool_arguments = true;
-  const Result<std::string> rendered = model.chat->Apply(request);
+  Result<std::string> rendered = model.chat->Apply(request);
   if (!rendered.ok()) {
     return Status::InvalidArgument("the chat template does not take these messages: " + rendered.status().message());
   }
+  if (!images.empty()) FLUVIAL_RETURN_IF_ERROR(model.images->Attach(images, &*rendered, engine));
   PromptText prompt;
   FLUVIAL_ASSIGN_OR_RETURN(prompt.ids, EncodeEscaped(model, *rendered, &prompt.text));
   if (prompt.ids.empty()) {

@@ -43,9 +43,11 @@ struct PromptText {
   std::vector<int32_t> ids;
 };
 
-/// Renders a conversation with the model's template and tokenizes it. Text of the client that looks like a special
-/// token stays text: a user cannot forge a turn. kInvalidArgument when there is no template, when the template does
-/// not take the messages, or when nothing comes out.
-Result<PromptText> RenderChat(const ServedModel& model, text::ChatRequest request);
+/// Renders a conversation with the model's template and tokenizes it. `images`: the files of its images, in order,
+/// whose pixels `engine` receives; only for models that take images. Text of the client that looks like a special token
+/// stays text: a user cannot forge a turn. kInvalidArgument when there is no template, when the template does not take
+/// the messages, or when nothing comes out.
+Result<PromptText> RenderChat(const ServedModel& model, text::ChatRequest request,
+                              const std::vector<std::string>& images = {}, Request* engine = nullptr);
 
 }  // namespace fluvial::server

@@ -260,7 +260,7 @@ class Client {
       }
       answer.body = buffer_.substr(0, length);
       buffer_.erase(0, length);
-    } else if (answer.headers["transfer-encoding"] == "chunked") {
+    } else if (answer.headers.contains("transfer-encoding")) {
       if (!ReadChunks(&answer.body)) return answer;
     } else {
       ReadToEnd();

@@ -23,7 +23,7 @@ except ImportError:
 
 KEY = "test-key"
 # Teaches nothing to a model with random weights; it makes the server look for tool calls and reasoning.
-TEMPLATE = """{%- if tools %}{{ '<|im_start|>system\\n<tool_call>\\n<function=' }}{% for tool in tools %}{{ tool | tojson }}
+TEMPLATE = """{#- thoughts end with </think> -#}{%- if tools %}{{ '<|im_start|>system\\n<tool_call>\\n<function=' }}{% for tool in tools %}{{ tool | tojson }}
 {%- endfor %}{{ '<|im_end|>\\n' }}{% endif %}
 {%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + (m.content if m.content is string else '') + '<|im_end|>\\n' }}
 {%- endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% if thinking is defined and thinking -%}
@@ -153,11 +153,14 @@ class OpenAiClient(unittest.TestCase):
         self.assertEqual([c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason], ["length"])
 
     def test_chat_stream_helper(self):
-        with self.client.chat.completions.stream(model="demo", messages=self.MESSAGES, max_tokens=8, seed=3) as stream:
+        ends = {"logit_bias": {"1002": 100}, "extra_body": {"min_tokens": 8}}  # the end token, once it is allowed
+        with self.client.chat.completions.stream(model="demo", messages=self.MESSAGES, seed=3, **ends) as stream:
             for _ in stream:
                 pass
             final = stream.get_final_completion()
-        self.assertEqual(final.choices[0].message.content, self.chat(max_tokens=8).choices[0].message.content)
+        whole = self.chat(**ends)
+        self.assertEqual(whole.choices[0].finish_reason, "stop")
+        self.assertEqual(final.choices[0].message.content, whole.choices[0].message.content)
 
     def test_chat_logprobs(self):
         for k in (0, 1, 5, 20):
