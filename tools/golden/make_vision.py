@@ -196,12 +196,26 @@ def run_case(model, family, name, segments, image_config, video_config, seed):
             f"{name}.logits": logits[rows].clone()}
 
 
+def write_layouts(path):
+    """windows.txt: `grids T H W ...`, then `cells ...` and `lengths ...` of Qwen2.5-VL's windows (112 pixels, patches of 14)."""
+    from transformers.vision_utils import get_vision_window_index
+    with open(path, "w") as f:
+        for grids in ([[1, 4, 4]], [[1, 8, 8]], [[1, 10, 14]], [[2, 6, 6]], [[1, 2, 2]], [[1, 18, 2], [3, 8, 10]],
+                      [[1, 36, 74]], [[1, 4, 200]]):
+            cells, ends = get_vision_window_index(torch.tensor(grids), 2, 112, 14)
+            row = lambda name, values: f.write(name + " " + " ".join(map(str, values)) + "\n")
+            row("grids", sum(grids, []))
+            row("cells", cells.tolist())
+            row("lengths", (ends[1:] - ends[:-1]).tolist())
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True)
     parser.add_argument("--only", choices=sorted(FAMILIES))
     args = parser.parse_args()
     deterministic()
+    write_layouts(os.path.join(args.out, "windows.txt"))
     for seed, (family, make) in enumerate(FAMILIES.items(), 21):
         if args.only not in (None, family):
             continue
