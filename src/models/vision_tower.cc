@@ -82,6 +82,12 @@ VisionTower::VisionTower(weights::WeightReader& reader, const std::string& prefi
   if (layer_norm) {
     patch_.bias = reader.Take(prefix + "patch_embed.proj.bias", {c.hidden});
     table_ = reader.Take(prefix + "pos_embed.weight", {c.positions, c.hidden});
+    if (table_.defined() && table_.dtype != DType::kF32) {
+      table_copy_.resize(static_cast<size_t>(table_.elements()));
+      for (size_t i = 0; i < table_copy_.size(); ++i) {
+        table_copy_[i] = static_cast<float>(LoadAsDouble(table_.data, table_.dtype, static_cast<int64_t>(i)));
+      }
+    }
   }
   for (int64_t i = 0; i < c.depth; ++i) {
     const std::string p = prefix + "blocks." + std::to_string(i) + ".";
@@ -224,6 +230,7 @@ Status VisionTower::Embed(Run& run, std::span<const VisionInput> items) const {
 Status VisionTower::AddPositions(Run& run, std::span<const VisionInput> items) const {
   const int64_t side = static_cast<int64_t>(std::sqrt(static_cast<double>(config_.positions)));
   const int64_t h = config_.hidden;
+  const float* table = table_copy_.empty() ? table_.as<float>() : table_copy_.data();
   int64_t first = 0;
   for (const VisionInput& item : items) {
     const int64_t frame = item.grid[1] * item.grid[2];
@@ -235,13 +242,18 @@ Status VisionTower::AddPositions(Run& run, std::span<const VisionInput> items) c
                               y.high * side + x.high};
       const float weights[] = {y.low_weight * x.low_weight, y.low_weight * x.high_weight, y.high_weight * x.low_weight,
                                y.high_weight * x.high_weight};
-      for (int64_t c = 0; c < h; ++c) {
-        float sum = 0;
+      constexpr int64_t kColumns = 64;
+      for (int64_t begin = 0; begin < h; begin += kColumns) {
+        const int64_t count = std::min(kColumns, h - begin);
+        float sums[kColumns] = {};
         for (int k = 0; k < 4; ++k) {
-          sum += static_cast<float>(LoadAsDouble(table_.data, table_.dtype, rows[k] * h + c)) * weights[k];
+          const float* row = table + rows[k] * h + begin;
+          for (int64_t c = 0; c < count; ++c) sums[c] += row[c] * weights[k];
         }
         for (int64_t g = 0; g < item.grid[0]; ++g) {
-          StoreFromDouble(run.block.data, io_, (first + g * frame + i) * h + c, static_cast<double>(sum));
+          const int64_t to = (first + g * frame + i) * h + begin;
+          for (int64_t c = 0; c < count; ++c)
+            StoreFromDouble(run.block.data, io_, to + c, static_cast<double>(sums[c]));
         }
       }
     });

@@ -86,8 +86,9 @@ class VisionTower {
   weights::VisionConfig config_;
   VisionRules rules_;
   DType io_;
-  LinearWeights patch_;  ///< the 3-D convolution as a matrix
-  TensorView table_;     ///< [positions, hidden]; undefined when windowed
+  LinearWeights patch_;            ///< the 3-D convolution as a matrix
+  TensorView table_;               ///< [positions, hidden]; undefined when windowed
+  std::vector<float> table_copy_;  ///< of a table in another type than fp32, so that it is widened once
   std::vector<VisionBlockWeights> blocks_;
   MergerWeights merger_;
   std::vector<MergerWeights> deepstack_;
