@@ -46,15 +46,11 @@ __device__ __forceinline__ void StartRound(Smem<kGate>& sm, const DeltaParams& p
     init(&sm.empty[i], kMathThreads / 32);
     init(&sm.v[i], 1);
   }
-  for (int t = 0; t < Shape<kGate>::kTeams; ++t) {
-    init(&sm.raw[t][0], 1);
-    init(&sm.raw[t][1], 1);
-  }
   BarrierInitFence();
 }
 
 template <class StateT, Mode kMode, Gate kGate>
-__global__ void __launch_bounds__(kThreads<kGate>, 1) PrefillKernel(const __grid_constant__ DeltaParams p) {
+__global__ void __launch_bounds__(kThreads, 1) PrefillKernel(const __grid_constant__ DeltaParams p) {
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& sm = *reinterpret_cast<Smem<kGate>*>(raw);
   if (threadIdx.x < 32) StartRound<kMode>(sm, p, 0, threadIdx.x);
@@ -63,24 +59,24 @@ __global__ void __launch_bounds__(kThreads<kGate>, 1) PrefillKernel(const __grid
   // Between two barriers the first warp makes the next round; most parts have one.
   auto another = [&] { return kMode == Mode::kBalanced && sm.table.more; };
   if (threadIdx.x < kMathThreads) {
-    RegistersUp<Shape<kGate>::kMathRegisters>();
+    RegistersUp<kMathRegisters>();
     for (int round = 1;; ++round) {
       MathLoop<StateT, kMode, kGate>(sm, p);
       if (!another()) return;
-      NamedBarrier(kCtaBarrier, kThreads<kGate>);
+      NamedBarrier(kCtaBarrier, kThreads);
       if (threadIdx.x < 32) StartRound<kMode>(sm, p, round, threadIdx.x);
-      NamedBarrier(kCtaBarrier, kThreads<kGate>);
+      NamedBarrier(kCtaBarrier, kThreads);
     }
   } else {
-    RegistersDown<Shape<kGate>::kTeamRegisters>();
+    RegistersDown<kTeamRegisters>();
     for (;;) {
       if constexpr (kGate == Gate::kPerChannel)
         KdaFactorLoop<kMode>(sm, p);
       else
         GdnFactorLoop<kMode>(sm, p);
       if (!another()) return;
-      NamedBarrier(kCtaBarrier, kThreads<kGate>);
-      NamedBarrier(kCtaBarrier, kThreads<kGate>);
+      NamedBarrier(kCtaBarrier, kThreads);
+      NamedBarrier(kCtaBarrier, kThreads);
     }
   }
 }

@@ -91,6 +91,7 @@ __device__ __forceinline__ void StoreOut(const uint32_t (&o)[4], uint8_t* tile, 
 // ---- boundaries -----------------------------------------------------------------------------------------------
 /// All math threads' earlier writes, then `saved` = n, for CTAs that wait with AwaitSaves.
 __device__ __forceinline__ void PublishSaves(Boundary* at, int n, int thread) {
+  __syncwarp();
   NamedBarrier(kMathBarrier, kMathThreads);
   if (thread == 0) {
     __threadfence();
@@ -98,12 +99,14 @@ __device__ __forceinline__ void PublishSaves(Boundary* at, int n, int thread) {
   }
 }
 __device__ __forceinline__ void AwaitSaves(const Boundary* at, int n, int thread) {
+  __syncwarp();
   if (thread == 0) {
     int saved;
     do {
       asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(saved) : "l"(&at->saved) : "memory");
     } while (saved < n);
   }
+  __syncwarp();
   NamedBarrier(kMathBarrier, kMathThreads);
 }
 
@@ -124,6 +127,7 @@ __device__ __forceinline__ bool SameBits(const float (&s)[64], const float* save
                    (x[i].z ^ __float_as_uint(s[at + 2])) | (x[i].w ^ __float_as_uint(s[at + 3]));
     }
   }
+  __syncwarp();
   return !NamedBarrierAny(kMathBarrier, kMathThreads, different != 0);
 }
 
@@ -235,18 +239,13 @@ __device__ __forceinline__ void MathLoop(Smem<kGate>& sm, const DeltaParams& p) 
         // The transposed load gives (values, tokens): matrices in the order a0 a1 a2 a3 of the A operand.
         uint32_t v[4] = {0, 0, 0, 0};
         if constexpr (kWithOut) {
-          if constexpr (kGate == Gate::kPerChannel) BarrierWait(&sm.v[at_stage], turn);  // GDN's teams have waited
           LoadMatrix4Transposed(v, SmemAddr(st.v) + v_offset);
         }
         float2 xf[2], of[2];
-        if constexpr (kGate == Gate::kPerChannel) {
-          xf[0] = xf[1] = of[0] = of[1] = make_float2(1.f, 1.f);
-        } else {
 #pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            xf[i] = *reinterpret_cast<const float2*>(&st.x_rows[col + 8 * i]);
-            of[i] = *reinterpret_cast<const float2*>(&st.o_rows[col + 8 * i]);
-          }
+        for (int i = 0; i < 2; ++i) {
+          xf[i] = *reinterpret_cast<const float2*>(&st.x_rows[col + 8 * i]);
+          of[i] = *reinterpret_cast<const float2*>(&st.o_rows[col + 8 * i]);
         }
         WgmmaWait<0>();
         Pin(xo);
@@ -282,10 +281,7 @@ __device__ __forceinline__ void MathLoop(Smem<kGate>& sm, const DeltaParams& p) 
         // o gets its own accumulators: two wgmmas whose accumulators overlap in part make ptxas serialise both.
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-          if constexpr (kGate == Gate::kPerHead)
-            o[i] = xo[8 + i] * (i & 1 ? of[i >> 2].y : of[i >> 2].x);
-          else
-            o[i] = xo[8 + i];
+          o[i] = xo[8 + i] * (i & 1 ? of[i >> 2].y : of[i >> 2].x);
         }
         Pin(o);
         WgmmaFence();

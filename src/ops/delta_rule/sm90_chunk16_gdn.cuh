@@ -18,7 +18,7 @@ __device__ __forceinline__ float Log2Decay(const DeltaParams& p, float x, float 
   if (p.gate_form == 0) return x * kLog2e;
   const float y = x + bias;
   if (p.gate_form == 1) return -a * kLog2e * (y > 20.f ? y : log1pf(expf(y)));
-  return p.lower_bound * kLog2e / (1.f + expf(-a * y));
+  return p.lower_bound2 / (1.f + expf(-a * y));
 }
 
 __device__ __forceinline__ float LoadScalar(const void* base, bool fp32, int64_t at) {
@@ -36,7 +36,7 @@ template <Mode kMode>
 __device__ __forceinline__ void GdnFactorLoop(Smem<Gate::kPerHead>& sm, const DeltaParams& p) {
   using Stage = chunk16::Stage<Gate::kPerHead>;
   using Scratch = GdnScratch;
-  constexpr int kTeams = Shape<Gate::kPerHead>::kTeams, kStagesPerTeam = Shape<Gate::kPerHead>::kStagesPerTeam;
+  constexpr int kStagesPerTeam = kStages<Gate::kPerHead> / kTeams;
   const int id = static_cast<int>(Opaque(threadIdx.x)) - kMathThreads;
   const int thread = id & (kTeamThreads - 1), team = id / kTeamThreads;
   const int warp = thread >> 5;  // 0 or 1
@@ -85,7 +85,7 @@ __device__ __forceinline__ void GdnFactorLoop(Smem<Gate::kPerHead>& sm, const De
 #pragma unroll 1
   for (int c = team, n = 0; c < chunks; c += kTeams, ++n) {
     // Warp 1 has waited for the stage, below; a chunk that the chain did not read has not been fetched.
-    if (kMode == Mode::kBalanced && c - kStages<Gate::kPerHead> >= sm.stop) return;
+    if (kMode == Mode::kBalanced && n >= kStagesPerTeam && sm.scratch[team].stopped) return;
     const int at_stage = team + n % kStagesPerTeam * kTeams, turn = n / kStagesPerTeam & 1;
     const int lane = Unhoisted(thread & 31);
     const uint32_t st = SmemAddr(&sm.stage[at_stage]);
@@ -209,7 +209,10 @@ __device__ __forceinline__ void GdnFactorLoop(Smem<Gate::kPerHead>& sm, const De
       const int next_stage = team + (n + 1) % kStagesPerTeam * kTeams;
       if (n + 1 >= kStagesPerTeam) BarrierWait(&sm.empty[next_stage], ((n + 1) / kStagesPerTeam & 1) ^ 1);
       const bool stopped = kMode == Mode::kBalanced && c + kTeams - kStages<Gate::kPerHead> >= sm.stop;
-      if (thread == issuer && !stopped) fetch(at, next_stage);
+      if (thread == issuer) {
+        if (kMode == Mode::kBalanced) sm.scratch[team].stopped = stopped;
+        if (!stopped) fetch(at, next_stage);
+      }
     }
     NamedBarrier(bar, kTeamThreads);
 

@@ -84,7 +84,7 @@ Status LaunchChunk16(Stream& stream, const Problem& problem, const Args& args, i
   p.beta_fp32 = problem.beta_dtype == DType::kF32;
   p.norm_eps = problem.norm_eps;
   p.scale = problem.scale;
-  p.lower_bound = problem.lower_bound;
+  p.lower_bound2 = problem.lower_bound * 1.4426950408889634f;
   kernel::LaunchShape shape;
   // Replays of a captured launch may carry more than the capture did, up to the plan's capacity.
   shape.sequences = stream.capturing() ? plan.bounds().max_sequences : plan.sequences();

@@ -32,8 +32,8 @@ Status Prepare(int device) {
 template <class StateT, Mode kMode, Gate kGate>
 Status Launch(Stream& stream, const sm90::DeltaParams& p, int64_t tasks) {
   FLUVIAL_RETURN_IF_ERROR((Prepare<StateT, kMode, kGate>(stream.device().index)));
-  PrefillKernel<StateT, kMode, kGate><<<static_cast<unsigned>(tasks), kThreads<kGate>, sizeof(Smem<kGate>),
-                                        static_cast<cudaStream_t>(stream.native())>>>(p);
+  PrefillKernel<StateT, kMode, kGate>
+      <<<static_cast<unsigned>(tasks), kThreads, sizeof(Smem<kGate>), static_cast<cudaStream_t>(stream.native())>>>(p);
   const cudaError_t e = cudaGetLastError();
   return e == cudaSuccess ? Status::Ok() : CudaFailure("launch", e);
 }

@@ -43,7 +43,7 @@ struct DeltaParams {
   int32_t gate_form, gate_fp32;  // GDN: 0 log, 1 softplus, 2 bounded
   float norm_eps;
   float scale;
-  float lower_bound;
+  float lower_bound2;  // of the bounded gate, times log2 e
 };
 
 }  // namespace fluvial::sm90

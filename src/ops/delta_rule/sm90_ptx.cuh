@@ -120,6 +120,12 @@ __device__ __forceinline__ uint32_t PackBf16(float lo, float hi) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
   return r;
 }
+/// Two bf16 products, each rounded once.
+__device__ __forceinline__ uint32_t MulBf16(uint32_t x, uint32_t y) {
+  uint32_t r;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
+  return r;
+}
 __device__ __forceinline__ float Bf16Lo(uint32_t x) { return __uint_as_float(x << 16); }
 __device__ __forceinline__ float Bf16Hi(uint32_t x) { return __uint_as_float(x & 0xffff0000u); }
 
@@ -127,6 +133,15 @@ __device__ __forceinline__ float Bf16Hi(uint32_t x) { return __uint_as_float(x &
 __device__ __forceinline__ uint32_t LoadShared(uint32_t at) {
   uint32_t x;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+  return x;
+}
+__device__ __forceinline__ float LoadSharedFloat(uint32_t at) { return __uint_as_float(LoadShared(at)); }
+__device__ __forceinline__ uint4 LoadSharedU4(uint32_t at) {
+  uint4 x;
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(at)
+               : "memory");
   return x;
 }
 __device__ __forceinline__ float2 LoadShared2(uint32_t at) {
