@@ -134,7 +134,6 @@ Status EngineImpl::Prepare(std::vector<int32_t> eos) {
                                    " positions: lower it");
   }
   sampler_.emplace(info_.vocab_size);
-  FLUVIAL_RETURN_IF_ERROR(CheckVision());
   return Allocate();
 }
 
@@ -161,6 +160,8 @@ Status EngineImpl::Allocate() {
       workspace = std::max(workspace, bytes);
     }
   }
+  FLUVIAL_ASSIGN_OR_RETURN(const size_t vision, VisionWorkspace());
+  workspace = std::max(workspace, vision);
 
   MemoryRequest memory;
   memory.weights = model_->weight_bytes();

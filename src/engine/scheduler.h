@@ -50,8 +50,9 @@ class EngineImpl : public Engine {
   Status RunStep(const Plan& plan);
   // Images (vision.cc).
   Result<models::VisionPlan> PlanVision(const Request& request) const;
-  /// Chooses the vision tower's backends for a picture of ordinary size.
-  Status CheckVision();
+  /// Scratch of the vision tower for a picture of ordinary size, for which its backends are chosen. Larger ones grow
+  /// the workspace when they come.
+  Result<size_t> VisionWorkspace();
   /// The request's own keys, and one for every run of image tokens.
   static std::vector<PromptKey> PromptKeys(const Request& request, const models::VisionPlan& plan);
   /// Features of the pictures that the next `tokens` tokens of a sequence reach.

@@ -24,13 +24,13 @@ Result<models::VisionPlan> EngineImpl::PlanVision(const Request& r) const {
   return models::PlanVision(*rules, r.prompt, r.vision);
 }
 
-Status EngineImpl::CheckVision() {
-  if (model_->vision() == nullptr) return Status::Ok();
+Result<size_t> EngineImpl::VisionWorkspace() {
+  if (model_->vision() == nullptr) return size_t{0};
   // Shapes are enough: 64 x 64 patches are about 1000 x 1000 pixels.
   VisionInput picture;
   const int64_t side = 64 / model_->vision()->merge * model_->vision()->merge;
   picture.grid = {1, side, side};
-  return model_->EncodeBytes({&picture, 1}).status();
+  return model_->EncodeBytes({&picture, 1});
 }
 
 std::vector<PromptKey> EngineImpl::PromptKeys(const Request& r, const models::VisionPlan& plan) {

@@ -115,14 +115,15 @@ void AddMediaOptions(CLI::App& app, PromptOptions& o) {
   o.media = true;
   const auto list = [&](const char* name, std::vector<std::string>& to, const char* what) {
     app.add_option(name, to, what)
-        ->type_name("FILE")
+        ->type_name("PATH")
         ->group(group)
         ->allow_extra_args(false)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   };
   list("--image", o.images, "PNG, JPEG, WebP, BMP or GIF before the text of --prompt; may be given several times");
-  list("--video", o.videos, "Folder of frames, in order of their names; may be given several times");
-  app.add_option("--video-fps", o.media_policy.video_fps, "Frames per second of --video; left out: 24")
+  list("--video", o.videos, "Video file (needs ffmpeg) or folder of frames; may be given several times");
+  app.add_option("--video-fps", o.media_policy.video_fps,
+                 "Frames per second of --video; left out: what the file says, 24 for folders")
       ->type_name("X")
       ->group(group);
   app.add_flag("--ignore-exif", o.media_policy.decode.ignore_exif,

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "vision/video_file.h"
+
 namespace fluvial::vision {
 namespace {
 
@@ -27,9 +29,9 @@ Result<Video> ReadVideo(const std::string& path, const ProcessorConfig& config, 
   const fs::file_status kind = fs::status(path, error);
   if (!fs::exists(kind)) return Status::InvalidArgument(path + ": there is no such file or folder");
   if (!fs::is_directory(kind)) {
-    return Status::InvalidArgument(path +
-                                   ": this build has no video decoder: give a folder of frames (PNG, JPEG, ...), " +
-                                   "for example from `ffmpeg -i VIDEO FOLDER/%06d.png`");
+    Result<Video> video = ReadVideoFile(path, config, options);
+    if (video.ok()) return video;
+    return Status(video.status().code(), path + ": " + video.status().message());
   }
   std::vector<fs::path> files;
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
