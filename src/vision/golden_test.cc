@@ -62,14 +62,17 @@ void CheckDecode(const std::string& kind, bool ignore_exif) {
 TEST(VisionGolden, DecodedBytesArePillows) { CheckDecode("decode", /*ignore_exif=*/true); }
 TEST(VisionGolden, UprightBytesArePillows) { CheckDecode("upright", /*ignore_exif=*/false); }
 
-TEST(VisionGolden, ResizedBytesArePillows) {
-  ForEach("resize", [](std::istringstream& line) {
+void CheckResize(const std::string& kind, Kernel kernel) {
+  ForEach(kind, [&](std::istringstream& line) {
     int64_t w = 0, h = 0, seed = 0, w2 = 0, h2 = 0;
     std::string hash;
     line >> w >> h >> seed >> w2 >> h2 >> hash;
-    EXPECT_EQ(Hash(ResizeBicubic(testing::Picture(w, h, seed), {h2, w2}).rgb), hash);
+    EXPECT_EQ(Hash(ResizeBicubic(testing::Picture(w, h, seed), {h2, w2}, kernel).rgb), hash);
   });
 }
+
+TEST(VisionGolden, ResizedBytesArePillows) { CheckResize("resize", Kernel::kPillow); }
+TEST(VisionGolden, ResizedBytesAreTorchs) { CheckResize("resize_torch", Kernel::kTorch); }
 
 void ExpectSize(const Result<Size>& got, int64_t height, int64_t width) {
   if (height == 0) {

@@ -151,7 +151,7 @@ Result<Media> Processor::Process(const Video& video) const {
                                                 ? ImageSize(height, width, config_.factor(), config_.video)
                                                 : VideoSize(count, height, width, t, config_.factor(), config_.video));
   std::vector<Image> frames;
-  for (const Image& f : video.frames) frames.push_back(ResizeBicubic(f, size));
+  for (const Image& f : video.frames) frames.push_back(ResizeBicubic(f, size, Kernel::kTorch));
   const int64_t groups = (count + t - 1) / t;
   Media out;
   out.input.kind = VisionInput::Kind::kVideo;

@@ -3,8 +3,9 @@
 // item to text with one placeholder per token - as transformers' processors do.
 //
 // Source of every rule: huggingface/transformers 5.24, models/qwen2_vl (images), qwen2_5_vl and qwen3_vl (videos,
-// placeholders). Where a checkpoint names the "Fast" image processor, transformers resizes with torch when torchvision
-// is installed and with Pillow otherwise; this is the Pillow path (they differ by at most one level of 255).
+// placeholders). Videos are resized as torch does it, as there. Where a checkpoint names the "Fast" image processor,
+// transformers resizes pictures with torch when torchvision is installed and with Pillow otherwise; this is the Pillow
+// path (they differ by one level of 255 in places).
 #pragma once
 
 #include <array>

@@ -12,7 +12,7 @@ namespace fluvial::vision {
 namespace {
 
 constexpr double kMaxRatio = 200;
-constexpr int kWeightBits = 22;  // 32 - 8 bits of pixel - 2 for overshoot
+constexpr int kPillowBits = 22;  // 32 - 8 bits of pixel - 2 for overshoot
 
 Status BadSides(int64_t height, int64_t width) {
   return Status::InvalidArgument("the picture is " + std::to_string(width) + " x " + std::to_string(height) +
@@ -53,11 +53,19 @@ double Cubic(double x) {
 /// Of one axis: output j is the sum of weights[j * stride + i] * input[begin[j] + i] for i < count[j].
 struct Weights {
   int64_t stride = 0;
+  int bits = kPillowBits;
   std::vector<int64_t> begin, count;
   std::vector<int32_t> weights;  // fixed point
 };
 
-Weights MakeWeights(int64_t in, int64_t out) {
+/// torch: as many bits as keep the largest weight in 16 bits.
+int TorchBits(double largest) {
+  int bits = 0;
+  while (bits < kPillowBits && static_cast<int>(0.5 + largest * (1 << (bits + 1))) < (1 << 15)) ++bits;
+  return bits;
+}
+
+Weights MakeWeights(int64_t in, int64_t out, Kernel kernel) {
   const double scale = static_cast<double>(in) / static_cast<double>(out);
   const double filter_scale = std::max(scale, 1.0);
   const double support = 2.0 * filter_scale;
@@ -66,33 +74,38 @@ Weights MakeWeights(int64_t in, int64_t out) {
   w.begin.resize(static_cast<size_t>(out));
   w.count.resize(static_cast<size_t>(out));
   w.weights.resize(static_cast<size_t>(out * w.stride));
-  std::vector<double> real(static_cast<size_t>(w.stride));
+  std::vector<double> real(w.weights.size());
+  double largest = 0;
   for (int64_t j = 0; j < out; ++j) {
     const double center = (static_cast<double>(j) + 0.5) * scale;
     const int64_t low = std::max<int64_t>(0, static_cast<int64_t>(center - support + 0.5));
     const int64_t high = std::min(in, static_cast<int64_t>(center + support + 0.5));
     const double inverse = 1.0 / filter_scale;
+    double* row = real.data() + j * w.stride;
     double sum = 0;
     for (int64_t i = 0; i < high - low; ++i) {
-      real[static_cast<size_t>(i)] = Cubic((static_cast<double>(i + low) - center + 0.5) * inverse);
-      sum += real[static_cast<size_t>(i)];
+      row[i] = Cubic((static_cast<double>(i + low) - center + 0.5) * inverse);
+      sum += row[i];
     }
     for (int64_t i = 0; i < high - low; ++i) {
-      double v = real[static_cast<size_t>(i)];
-      if (sum != 0) v /= sum;
-      const double fixed = v * (1 << kWeightBits);
-      w.weights[static_cast<size_t>(j * w.stride + i)] = static_cast<int32_t>(v < 0 ? fixed - 0.5 : fixed + 0.5);
+      if (sum != 0) row[i] /= sum;
+      largest = std::max(largest, row[i]);
     }
     w.begin[static_cast<size_t>(j)] = low;
     w.count[static_cast<size_t>(j)] = high - low;
   }
+  if (kernel == Kernel::kTorch) w.bits = TorchBits(largest);
+  for (size_t i = 0; i < real.size(); ++i) {
+    const double fixed = real[i] * (1 << w.bits);
+    w.weights[i] = static_cast<int32_t>(fixed < 0 ? fixed - 0.5 : fixed + 0.5);
+  }
   return w;
 }
 
-uint8_t Narrow(int32_t sum) { return static_cast<uint8_t>(std::clamp(sum >> kWeightBits, 0, 255)); }
+uint8_t Narrow(int32_t sum, int bits) { return static_cast<uint8_t>(std::clamp(sum >> bits, 0, 255)); }
 
-Image ResizeColumns(const Image& image, int64_t width) {
-  const Weights w = MakeWeights(image.width, width);
+Image ResizeColumns(const Image& image, int64_t width, Kernel kernel) {
+  const Weights w = MakeWeights(image.width, width, kernel);
   Image out{width, image.height, {}};
   out.rgb.resize(static_cast<size_t>(3 * width * image.height));
   uint8_t* to = out.rgb.data();
@@ -101,35 +114,35 @@ Image ResizeColumns(const Image& image, int64_t width) {
     for (int64_t x = 0; x < width; ++x, to += 3) {
       const uint8_t* from = row + 3 * w.begin[static_cast<size_t>(x)];
       const int32_t* k = w.weights.data() + x * w.stride;
-      int32_t r = 1 << (kWeightBits - 1), g = r, b = r;
+      int32_t r = 1 << (w.bits - 1), g = r, b = r;
       for (int64_t i = 0; i < w.count[static_cast<size_t>(x)]; ++i) {
         r += from[3 * i] * k[i];
         g += from[3 * i + 1] * k[i];
         b += from[3 * i + 2] * k[i];
       }
-      to[0] = Narrow(r);
-      to[1] = Narrow(g);
-      to[2] = Narrow(b);
+      to[0] = Narrow(r, w.bits);
+      to[1] = Narrow(g, w.bits);
+      to[2] = Narrow(b, w.bits);
     }
   }
   return out;
 }
 
-Image ResizeRows(const Image& image, int64_t height) {
-  const Weights w = MakeWeights(image.height, height);
+Image ResizeRows(const Image& image, int64_t height, Kernel kernel) {
+  const Weights w = MakeWeights(image.height, height, kernel);
   Image out{image.width, height, {}};
   const size_t pitch = static_cast<size_t>(3 * image.width);
   out.rgb.resize(pitch * static_cast<size_t>(height));
   std::vector<int32_t> sums(pitch);
   for (int64_t y = 0; y < height; ++y) {
-    std::fill(sums.begin(), sums.end(), 1 << (kWeightBits - 1));
+    std::fill(sums.begin(), sums.end(), 1 << (w.bits - 1));
     for (int64_t i = 0; i < w.count[static_cast<size_t>(y)]; ++i) {
       const uint8_t* row = image.rgb.data() + static_cast<size_t>(w.begin[static_cast<size_t>(y)] + i) * pitch;
       const int32_t k = w.weights[static_cast<size_t>(y * w.stride + i)];
       for (size_t x = 0; x < pitch; ++x) sums[x] += row[x] * k;
     }
     uint8_t* to = out.rgb.data() + static_cast<size_t>(y) * pitch;
-    for (size_t x = 0; x < pitch; ++x) to[x] = Narrow(sums[x]);
+    for (size_t x = 0; x < pitch; ++x) to[x] = Narrow(sums[x], w.bits);
   }
   return out;
 }
@@ -163,14 +176,16 @@ Result<Size> VideoSize(int64_t frames, int64_t height, int64_t width, int64_t te
   return Bound(h, w, t * h * w, t_bar * h_bar * w_bar, h_bar, w_bar, factor, bounds);
 }
 
-Image ResizeBicubic(const Image& image, Size size) {
+Image ResizeBicubic(const Image& image, Size size, Kernel kernel) {
   FLUVIAL_CHECK(image.width > 0 && image.height > 0 && size.width > 0 && size.height > 0);
-  if (size.width == image.width) return size.height == image.height ? image : ResizeRows(image, size.height);
-  if (size.height == image.height) return ResizeColumns(image, size.width);
+  if (size.width == image.width && size.height == image.height) return image;
+  if (size.width == image.width) return ResizeRows(image, size.height, kernel);
+  if (size.height == image.height) return ResizeColumns(image, size.width, kernel);
   const int64_t rows_lost = image.height - size.height, columns_lost = image.width - size.width;
-  const bool rows_first = rows_lost > 0 && rows_lost > 2 * columns_lost;  // as Pillow 13 decides
-  return rows_first ? ResizeColumns(ResizeRows(image, size.height), size.width)
-                    : ResizeRows(ResizeColumns(image, size.width), size.height);
+  // As Pillow 13 decides.
+  const bool rows_first = kernel == Kernel::kPillow && rows_lost > 0 && rows_lost > 2 * columns_lost;
+  return rows_first ? ResizeColumns(ResizeRows(image, size.height, kernel), size.width, kernel)
+                    : ResizeRows(ResizeColumns(image, size.width, kernel), size.height, kernel);
 }
 
 }  // namespace fluvial::vision

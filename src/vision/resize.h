@@ -32,10 +32,17 @@ Result<Size> ImageSize(int64_t height, int64_t width, int64_t factor, const Pixe
 Result<Size> VideoSize(int64_t frames, int64_t height, int64_t width, int64_t temporal, int64_t factor,
                        const PixelBounds& bounds);
 
-/// Bicubic resize (a = -0.5, support widened when shrinking), bytes equal to Pillow's Image.resize: per axis weights in
-/// double, then 22-bit fixed point; 8 bits between the passes; an axis that keeps its length is copied. Columns come
-/// first, except (since Pillow 13) where the picture loses more than twice as many rows as columns: Pillow 12 differs
-/// there by one level in places. Source: python-pillow/Pillow src/libImaging/Resample.c. Sides are at least 1.
-Image ResizeBicubic(const Image& image, Size size);
+/// Whose bytes a resize gives.
+enum class Kernel : uint8_t {
+  kPillow,  ///< Image.resize: 22-bit weights
+  kTorch,   ///< interpolate(mode="bicubic", antialias=True) of uint8 on a CPU: 16-bit weights, columns always first
+};
+
+/// Bicubic resize (a = -0.5, support widened when shrinking), bytes equal to those of `kernel`: per axis weights in
+/// double, then fixed point; 8 bits between the passes; an axis that keeps its length is copied. With Pillow columns
+/// come first, except (since Pillow 13) where the picture loses more than twice as many rows as columns: Pillow 12
+/// differs there by one level in places. Sources: python-pillow/Pillow src/libImaging/Resample.c; pytorch/pytorch
+/// aten/src/ATen/native/cpu/UpSampleKernel.cpp (compute_index_ranges_int16_weights). Sides are at least 1.
+Image ResizeBicubic(const Image& image, Size size, Kernel kernel = Kernel::kPillow);
 
 }  // namespace fluvial::vision

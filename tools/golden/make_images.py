@@ -7,7 +7,8 @@
   expected.txt       one line per fact, checked by src/vision/*_test.cc:
     decode FILE WIDTH HEIGHT HASH            bytes of Image.open(f).convert("RGB")
     upright FILE WIDTH HEIGHT HASH           the same after ImageOps.exif_transpose
-    resize W H SEED W2 H2 HASH               bicubic resize of a formula picture (vision_images.py)
+    resize W H SEED W2 H2 HASH               Pillow's bicubic resize of a formula picture (vision_images.py)
+    resize_torch W H SEED W2 H2 HASH         torch's, of uint8 with antialias
     image_size H W FACTOR MIN MAX H2 W2      smart_resize of the image processor; 0 0 = refused
     video_size N H W FACTOR MIN MAX H2 W2    smart_resize of the Qwen3-VL video processor; 0 0 = refused
     sample3 TOTAL FPS INDEX...               frames that Qwen3-VL's sample_frames picks (FPS 0 = unknown)
@@ -22,6 +23,7 @@ import random
 import types
 
 import numpy as np
+import torch
 from PIL import Image, ImageOps
 
 from vision_images import picture
@@ -161,6 +163,9 @@ def resize_lines():
     for seed, (w, h, w2, h2) in enumerate(sizes):
         out = Image.fromarray(picture(w, h, seed)).resize((w2, h2), Image.Resampling.BICUBIC)
         yield f"resize {w} {h} {seed} {w2} {h2} {fnv(out.tobytes())}"
+        x = torch.from_numpy(picture(w, h, seed)).permute(2, 0, 1)[None]
+        out = torch.nn.functional.interpolate(x, (h2, w2), mode="bicubic", antialias=True)[0].permute(1, 2, 0)
+        yield f"resize_torch {w} {h} {seed} {w2} {h2} {fnv(out.contiguous().numpy().tobytes())}"
 
 
 def size_lines():
@@ -231,7 +236,7 @@ def main():
     import PIL
     import transformers
     with open(os.path.join(out, "expected.txt"), "w") as f:
-        f.write(f"# Pillow {PIL.__version__}, transformers {transformers.__version__}; tools/golden/make_images.py\n")
+        f.write(f"# Pillow {PIL.__version__}, torch {torch.__version__}, transformers {transformers.__version__}; tools/golden/make_images.py\n")
         f.write("\n".join(lines) + "\n")
     print(len(lines), "lines", sum(os.path.getsize(os.path.join(files, n)) for n in os.listdir(files)), "bytes of pictures")
 

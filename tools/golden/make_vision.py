@@ -117,7 +117,7 @@ def process_image(item, c):
 
 
 def process_video(item, family, c):
-    """The video processors need torchvision; their steps, with Pillow's resize."""
+    """The video processors need torchvision; their steps, with the torch kernel behind its resize."""
     _, width, height, seed, frames, _ = item
     low, high = c["size"]["shortest_edge"], c["size"]["longest_edge"]
     factor = c["patch_size"] * 2
@@ -127,9 +127,8 @@ def process_video(item, family, c):
     else:
         from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize
         h, w = smart_resize(frames, height, width, 2, factor, low, high)
-    pictures = [Image.fromarray(picture(width, height, seed + i)).resize((w, h), Image.Resampling.BICUBIC)
-                for i in range(frames)]
-    x = torch.from_numpy(np.stack([np.array(p) for p in pictures])).permute(0, 3, 1, 2)
+    x = torch.from_numpy(np.stack([picture(width, height, seed + i) for i in range(frames)])).permute(0, 3, 1, 2)
+    x = torch.nn.functional.interpolate(x, (h, w), mode="bicubic", antialias=True)
     mean = torch.tensor(c["image_mean"])[None, :, None, None]
     std = torch.tensor(c["image_std"])[None, :, None, None]
     x = ((x.double() * (1 / 255)).float() - mean) / std
