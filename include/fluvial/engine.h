@@ -57,7 +57,7 @@ struct EngineOptions {
   /// Keeps pages and state snapshots of prompts for requests that begin alike (src/engine/README.md).
   bool enable_prefix_caching = false;
   uint64_t prefix_cache_bytes = 0;  ///< for state snapshots; 0 = 4 * max_num_seqs of them, at least 16
-  /// Snapshots every so many prompt tokens besides the places chosen anyway; a multiple of 64, 0 = none.
+  /// Most prompt tokens between two snapshots, besides the places chosen anyway; a multiple of 64, 0 = no limit.
   int64_t prefix_cache_interval = 512;
   /// Where snapshots are: "grid" = at multiples of 64 inside prompts, where a hit computes bit for bit what a miss
   /// does; "all" = also at the ends of prompts and answers (longer hits in conversations, equal up to rounding).

@@ -144,7 +144,7 @@ Status EngineImpl::Allocate() {
   limits.length = info_.max_model_len;
   limits.page_size = options_.block_size;
   FLUVIAL_ASSIGN_OR_RETURN(batch_, Batch::Create(*stream_, limits, info_.vocab_size,
-                                                 {model_->dtype(), model_->vision_levels(), model_->hidden()}));
+                                                 {model_->dtype(), model_->vision_levels(), model_->vision_width()}));
 
   // Scratch depends on shapes alone: it is known before there are any caches.
   const models::CacheSpec& spec = model_->cache_spec();
@@ -194,15 +194,16 @@ Status EngineImpl::Allocate() {
   plan.interval = options_.prefix_cache_interval;
   plan.all_points = options_.prefix_cache_points == "all";
 #ifndef NDEBUG
-  // Whoever reads a slot that nobody owns is found out.
+  // Whoever reads a slot or a page that nobody owns is found out.
   plan.on_slot_free = [this](int32_t slot) { pool_->PoisonSlot(slot); };
+  plan.on_page_free = [this](int32_t page) { pool_->PoisonPage(page); };
 #endif
   planner_.emplace(std::move(plan));
   if (options_.enable_prefix_caching) {
     LogInfo("prefix cache: " + std::to_string(budget.snapshots) + " snapshots of " + FormatBytes(memory.slot_bytes) +
             ", at multiples of " + std::to_string(kGrid) + " where prompts end or part" +
             (options_.prefix_cache_interval > 0
-                 ? " and every " + std::to_string(options_.prefix_cache_interval) + " tokens"
+                 ? " and at most " + std::to_string(options_.prefix_cache_interval) + " tokens apart"
                  : "") +
             (options_.prefix_cache_points == "all" ? ", and at the ends of prompts and answers" : ""));
   }

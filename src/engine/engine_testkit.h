@@ -44,4 +44,15 @@ inline std::vector<int32_t> Ids(const Completion& c) {
   return out;
 }
 
+/// The fp32 golden checkpoint with NaN for the embedding of one id (its hidden size is 64).
+inline models::testing::AlteredCheckpoint::Change NotANumber(int32_t id) {
+  return [id](std::vector<models::testing::RawTensor>& tensors) {
+    constexpr size_t kRow = 64 * sizeof(float);
+    for (auto& t : tensors) {
+      if (t.name != "model.embed_tokens.weight") continue;
+      t.bytes.replace(static_cast<size_t>(id) * kRow, kRow, std::string(kRow, '\xff'));
+    }
+  };
+}
+
 }  // namespace fluvial::engine::testing

@@ -133,6 +133,7 @@ Planner::Entrance Planner::TryAdmit(Task& task) {
   task.write_slot = slots_.Take();
   FLUVIAL_CHECK(task.write_slot > 0);
   task.done = cached;
+  task.kept = cached / options_.grid * options_.grid;
   task.read_slot = -1;
   if (entry != nullptr) {
     cache_.Pin(*entry);
@@ -157,7 +158,8 @@ bool Planner::WorthWaiting(const Task& task, int64_t cached) {
     if (other->decoding()) continue;
     const int64_t common = std::min(Prefix::Common(*task.prompt, *other->prompt), task.prompt->size() - 1);
     const int64_t point = common / options_.grid * options_.grid;
-    if (point <= cached || point <= other->done) continue;
+    // Not for one that is behind what this task finds already: alone it is faster.
+    if (point <= cached || point <= other->done || other->done < cached) continue;
     AddPoint(*other, point);
     return true;
   }
@@ -176,9 +178,6 @@ void Planner::ChoosePoints(Task& task) {
   AddPoint(task, (size - 1) / grid * grid);
   AddPoint(task, size / grid * grid);
   if (options_.all_points) AddPoint(task, size);
-  if (options_.interval > 0) {
-    for (int64_t p = options_.interval; p < size; p += options_.interval) AddPoint(task, p);
-  }
   // Where another prompt went another way: more may come that share this much.
   AddPoint(task, cache_.Common(*task.prompt) / grid * grid);
 }
@@ -240,6 +239,7 @@ int64_t Planner::ChunkOf(const Task& task, int64_t limit) const {
   if (options_.chunk_tokens > 0) take = std::min(take, options_.chunk_tokens);
   const auto point = std::upper_bound(task.points.begin(), task.points.end(), task.done);
   if (point != task.points.end()) take = std::min(take, *point - task.done);
+  if (options_.cache && options_.interval > 0) take = std::min(take, task.kept + options_.interval - task.done);
   if (take < task.prompt->size() - task.done) {
     const int64_t on_grid = (task.done + take) / options_.grid * options_.grid - task.done;
     // Off the grid only where steps are so small that the grid cannot be kept; elsewhere the task waits for a step with
@@ -291,13 +291,14 @@ void Planner::Commit() {
   }
   for (const Plan::Item& item : plan_.items) {
     Task& task = *item.task;
+    if (task.decoding() && task.points.empty()) continue;
     const auto point = std::lower_bound(task.points.begin(), task.points.end(), task.done);
     const bool here = point != task.points.end() && *point == task.done;
     task.points.erase(task.points.begin(), here ? point + 1 : point);
-    if (here) {
-      const bool by_distance = options_.interval > 0 && task.done % options_.interval == 0;
-      Snapshot(task, by_distance && task.done < (task.prompt->size() - 1) / options_.grid * options_.grid);
-    }
+    // By distance: where a chunk ends anyway, about an interval after the last place.
+    const bool far = options_.cache && options_.interval > 0 && !task.decoding() && task.done % options_.grid == 0 &&
+                     task.done - task.kept >= (options_.interval + 1) / 2;
+    if (here || far) Snapshot(task, /*probation=*/!here);
   }
 }
 
@@ -308,6 +309,7 @@ void Planner::Withdraw(const Task& task) {
 void Planner::Abandon() { DropCopies(); }
 
 void Planner::Snapshot(Task& task, bool probation) {
+  task.kept = task.done / options_.grid * options_.grid;
   if (cache_.Has(*task.prompt, task.done) || !cache_.MakeRoom()) return;
   // The state stays where it is and becomes the entry's; the task goes on in another slot, so nothing is copied.
   const int32_t slot = task.write_slot;

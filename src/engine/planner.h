@@ -36,6 +36,7 @@ struct Task {
   std::vector<int32_t> pages;
   PrefixCache::Entry* source = nullptr;  ///< pinned: read_slot is this entry's
   std::vector<int64_t> points;           ///< where snapshots are to be taken, rising
+  int64_t kept = 0;                      ///< multiple of the grid where the last one was taken or found
   int64_t cached = -1;                   ///< tokens taken from the cache at the first admission; -1 before
   int32_t preemptions = 0;
 
@@ -56,7 +57,7 @@ struct PlannerOptions {
   int64_t prompt_rows = 64;  ///< tokens of one step from tasks with all_rows
   bool cache = false;        ///< prefix caching
   int32_t snapshots = 0;     ///< entries of the cache at most; 0 switches it off
-  int64_t interval = 0;      ///< snapshots every so many prompt tokens, a multiple of the grid; 0: none
+  int64_t interval = 0;      ///< most prompt tokens between two snapshots, a multiple of the grid; 0: no limit
   bool all_points = false;   ///< snapshots at the ends of prompts and answers, too
   std::function<void(int32_t)> on_page_free;
   std::function<void(int32_t)> on_slot_free;
@@ -121,7 +122,7 @@ class Planner {
 
   void Admit();
   Entrance TryAdmit(Task& task);
-  /// True when a running task is about to compute tokens that `task` could take from a snapshot at `*point`.
+  /// True when a running task is about to pass a place from which `task` could go on; it is asked for a snapshot there.
   bool WorthWaiting(const Task& task, int64_t cached);
   void ChoosePoints(Task& task);
   void AddPoint(Task& task, int64_t point);

@@ -80,4 +80,13 @@ void CachePool::ClearSlot(int32_t slot) { FillSlot(slot, 0); }
 // All bits set is a NaN in every floating type.
 void CachePool::PoisonSlot(int32_t slot) { FillSlot(slot, 0xff); }
 
+void CachePool::PoisonPage(int32_t page) {
+  if (kind_ != DeviceKind::kCpu) return;
+  for (const models::LayerCache& cache : caches_) {
+    for (const TensorView* view : {&cache.k_pages, &cache.v_pages}) {
+      if (view->defined()) std::memset(Element(*view, page), 0xff, PitchBytes(*view));
+    }
+  }
+}
+
 }  // namespace fluvial::engine

@@ -34,6 +34,7 @@ class CachePool {
   /// Overwrites a slot's states in all layers: zeros, or NaN so that a reader of a freed slot is found out.
   void ClearSlot(int32_t slot);
   void PoisonSlot(int32_t slot);
+  void PoisonPage(int32_t page);
 
  private:
   void FillSlot(int32_t slot, int byte);

@@ -53,7 +53,7 @@ Status EngineImpl::EncodeVision(Sequence& s, int64_t tokens) {
       needed.push_back(run.item);
     }
   }
-  const int64_t row_bytes = model_->hidden() * static_cast<int64_t>(SizeOf(model_->dtype()));
+  const int64_t row_bytes = model_->vision_width() * static_cast<int64_t>(SizeOf(model_->dtype()));
   const int64_t levels = model_->vision_levels();
   for (size_t begin = 0; begin < needed.size();) {
     std::vector<VisionInput> items;
@@ -72,7 +72,7 @@ Status EngineImpl::EncodeVision(Sequence& s, int64_t tokens) {
         const Buffer all, Buffer::Allocate(device.kind, static_cast<size_t>(levels * rows * row_bytes), device.index));
     Arena arena(workspace_.data(), workspace_.bytes());
     FLUVIAL_RETURN_IF_ERROR(model_->Encode(
-        *stream_, items, TensorView(all.data(), model_->dtype(), {levels, rows, model_->hidden()}), arena));
+        *stream_, items, TensorView(all.data(), model_->dtype(), {levels, rows, model_->vision_width()}), arena));
     // Each item keeps its own rows of every level, so that it can be given up alone.
     int64_t row = 0;
     for (size_t i = 0; i < items.size(); ++i) {

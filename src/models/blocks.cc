@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "models/block_parts.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/norm/norm.h"
 #include "ops/rope/rope.h"
@@ -14,28 +15,6 @@ namespace ew = ops::elementwise;
 
 /// eps of the q/k norm inside the delta rule; a constant of the architecture, not of the config.
 constexpr float kQkNormEps = 1e-6f;
-
-/// A step's sequences in at most two parts: decode rows, then prompt rows.
-struct Segment {
-  const ops::SequencePlan* plan = nullptr;
-  int64_t begin = 0;
-  bool decode = false;
-};
-struct Segments {
-  Segment parts[2];
-  int count = 0;
-};
-
-Segments SegmentsOf(const Step& step) {
-  Segments s;
-  int64_t begin = 0;
-  if (step.decode != nullptr) {
-    s.parts[s.count++] = {step.decode, 0, true};
-    begin = step.decode->tokens();
-  }
-  if (step.prefill != nullptr) s.parts[s.count++] = {step.prefill, begin, false};
-  return s;
-}
 
 struct GdnScratch {
   TensorView qkv, conv, z, a, b, core, qkvz, ba;
@@ -113,23 +92,6 @@ ops::paged_attention::Problem AttentionProblem(const AttentionDims& d, const Ste
   p.kv = kv;
   ops::paged_attention::SetLengths(p, *step.kv);
   return p;
-}
-
-Status Linear(const BlockContext& c, const TensorView& x, const TensorView& w, const TensorView& y,
-              const TensorView& bias = {}) {
-  return c.operators.Linear(c.stream, x, w, bias, y, c.arena);
-}
-
-/// Largest scratch of several linear layers; undefined ones do not count.
-Result<size_t> LinearsBytes(Operators& operators, int64_t m, DType io,
-                            std::initializer_list<const TensorView*> weights) {
-  size_t bytes = 0;
-  for (const TensorView* w : weights) {
-    if (!w->defined()) continue;
-    FLUVIAL_ASSIGN_OR_RETURN(const size_t one, operators.LinearBytes(LinearProblem(m, *w, io)));
-    bytes = std::max(bytes, Arena::Aligned(one));
-  }
-  return bytes;
 }
 
 }  // namespace

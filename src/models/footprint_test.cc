@@ -39,6 +39,37 @@ const char kQwen3Next[] = R"({
   "shared_expert_intermediate_size": 512, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
   "transformers_version": "4.57.0.dev0", "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})";
 
+const char kKimi[] = R"({
+  "architectures": ["KimiLinearForCausalLM"], "bos_token_id": 163584, "dtype": "bfloat16", "eos_token_id": 163586,
+  "first_k_dense_replace": 1, "head_dim": 72, "hidden_act": "silu", "hidden_size": 2304, "initializer_range": 0.02,
+  "intermediate_size": 9216, "kv_lora_rank": 512,
+  "linear_attn_config": {"full_attn_layers": [4, 8, 12, 16, 20, 24, 27], "head_dim": 128, "kda_layers": [1, 2, 3, 5, 6,
+    7, 9, 10, 11, 13, 14, 15, 17, 18, 19, 21, 22, 23, 25, 26], "num_heads": 32, "short_conv_kernel_size": 4},
+  "mla_use_nope": true, "model_max_length": 1048576, "model_type": "kimi_linear", "moe_intermediate_size": 1024,
+  "moe_layer_freq": 1, "moe_renormalize": true, "moe_router_activation_func": "sigmoid", "num_attention_heads": 32,
+  "num_expert_group": 1, "num_experts": 256, "num_experts_per_token": 8, "num_hidden_layers": 27,
+  "num_key_value_heads": 32, "num_nextn_predict_layers": 0, "num_shared_experts": 1, "pad_token_id": 163839,
+  "q_lora_rank": null, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-05, "rope_scaling": null,
+  "rope_theta": 10000.0, "routed_scaling_factor": 2.446, "tie_word_embeddings": false, "topk_group": 1,
+  "use_cache": true, "use_grouped_topk": true, "v_head_dim": 128, "vocab_size": 163840})";
+
+const char kGlm[] = R"({
+  "architectures": ["Glm5NextForConditionalGeneration"], "model_type": "glm5_next", "image_token_id": 154854,
+  "video_token_id": 154855, "image_start_token_id": 154830, "image_end_token_id": 154831,
+  "video_start_token_id": 154832, "video_end_token_id": 154833, "tie_word_embeddings": false,
+  "text_config": {"model_type": "glm5_next_text", "dtype": "bfloat16", "head_dim": 0, "hc_eps": 1e-06, "hc_mult": 4,
+    "hc_sinkhorn_iters": 20, "hidden_act": "silu", "hidden_size": 4096, "index_head_dim": 128, "index_kpool": 4,
+    "index_kpool_always_select_tail": true, "index_n_heads": 32, "index_topk": 2048, "intermediate_size": 12288,
+    "kv_lora_rank": 512, "linear_attn_config": {"gate_lower_bound": -5.0, "head_dim": 128, "num_heads": 64,
+      "safe_gate": true, "short_conv_kernel_size": 4},
+    "max_position_embeddings": 1048576, "moe_intermediate_size": 2048, "moe_router_dtype": "float32", "n_group": 1,
+    "n_routed_experts": 288, "n_shared_experts": 1, "norm_topk_prob": true, "num_attention_heads": 64,
+    "num_experts_per_tok": 8, "num_hidden_layers": 45, "num_key_value_heads": 64, "num_nextn_predict_layers": 1,
+    "pad_token_id": 154820, "q_lora_rank": 1536, "qk_nope_head_dim": 256, "qk_rope_head_dim": 0, "rms_norm_eps": 1e-05,
+    "routed_scaling_factor": 2.5, "swiglu_limit": 10.0, "topk_group": 1, "v_head_dim": 256, "vocab_size": 154880},
+  "vision_config": {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_heads": 16, "out_hidden_size": 4096,
+    "patch_size": 14, "projection_intermediate_size": 10240, "spatial_merge_size": 2, "temporal_patch_size": 2}})";
+
 /// A Qwen3.5 config.json with a vision tower. `moe` is a list of members of text_config.
 std::string Qwen3_5(int layers, int hidden, int heads, int kv_heads, int value_heads, const std::string& ffn, bool tied,
                     bool moe) {
@@ -101,6 +132,10 @@ std::vector<Released> Table() {
        12 * 2 * 2 * 256 * 2},
       {"Qwen3.5-397B-A17B", Moe(60, 4096, 32, 64, 512, 10, 1024), 396.3, 0, 0, 180 * kMiB, Conv(45, 64),
        15 * 2 * 2 * 256 * 2},
+      // 20 layers of 32 states and of 3 * 4096 channels; 7 of one latent with its shared columns.
+      {"Kimi-Linear-48B-A3B", kKimi, 49.1, 3.5, 0, 40 * kMiB, 20 * 3 * 3 * 4096 * 2, 7 * (512 + 64) * 2},
+      // 34 layers of 64 states and of 3 * 8192 channels; 11 of one latent and an indexer's key and gate.
+      {"GLM-5.3-Flash", kGlm, 313.3, 0, 7.4, 34 * 4 * kMiB, 34 * 3 * 3 * 8192 * 2, 11 * (512 + 2 * 128) * 2},
   };
 }
 
@@ -125,8 +160,9 @@ TEST(Footprint, ReleasedModels) {
 
 TEST(Footprint, ExactlyWhatTheFilesHold) {
   // Text, multi-token prediction and vision tensors of the small checkpoints, to the last element.
-  for (const char* name : {"qwen3_5/text", "qwen3_5/text_bf16", "qwen3_5/vl", "qwen_moe/next_released", "qwen_moe/moe",
-                           "qwen_moe/moe_released"}) {
+  for (const char* name :
+       {"qwen3_5/text", "qwen3_5/text_bf16", "qwen3_5/vl", "qwen_moe/next_released", "qwen_moe/moe",
+        "qwen_moe/moe_released", "kimi_linear/text", "kimi_linear/fused", "kimi_linear/published", "glm5_next/text"}) {
     SCOPED_TRACE(name);
     const std::string directory = testing::GoldenDirectory(name);
     const auto config = weights::ReadModelConfig(directory);
@@ -138,10 +174,24 @@ TEST(Footprint, ExactlyWhatTheFilesHold) {
     for (const auto& t : checkpoint->tensors()) {
       // Whether the file has them cannot be told from config.json.
       if (t.entry.name.starts_with("mtp.fc")) expected += f->mtp_parameters;
-      if (t.entry.name == "model.visual.pos_embed.weight") expected += f->vision_parameters;
+      if (t.entry.name == "model.visual.pos_embed.weight") expected += f->vision_parameters;  // Qwen
+      if (t.entry.name == "model.visual.patch_embed.proj.weight" && config->glm_vision)
+        expected += f->vision_parameters;
     }
     EXPECT_EQ(CountParameters(*checkpoint), expected);
   }
+}
+
+TEST(Footprint, ExpertsAreNotCountedOneByOne) {
+  // A config.json from a stranger: a billion experts, counted in no time.
+  const auto config = weights::ParseModelConfig(
+      R"({"architectures": ["Qwen3NextForCausalLM"], "vocab_size": 10, "hidden_size": 2, "num_hidden_layers": 16384,
+          "num_attention_heads": 1, "head_dim": 8, "num_experts": 65536, "moe_intermediate_size": 1})",
+      "config.json");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  const auto f = FootprintOf(*config);
+  ASSERT_TRUE(f.ok());
+  EXPECT_GT(f->parameters, int64_t{16384} * 65536 * 3 * 2);
 }
 
 TEST(Footprint, ActiveParametersFollowTheExpertsOfAToken) {

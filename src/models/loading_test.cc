@@ -73,6 +73,24 @@ TEST(Loading, OneErrorListsEverythingThatIsWrong) {
               "1 not known to this architecture: model.layers.0.mlp.shared_gate.weight"});
 }
 
+TEST(Loading, RoutersThatCannotRun) {
+  AlteredCheckpoint c(GoldenDirectory("qwen_moe/next"), Keep);
+  c.Configure("\"num_experts_per_tok\": 3", "\"num_experts_per_tok\": 9");
+  ExpectSays(LoadStatus(c.path()), {"num_experts_per_tok 9 is more than the 8"});
+  AlteredCheckpoint many(GoldenDirectory("qwen_moe/next"), Keep);
+  many.Configure("\"num_experts_per_tok\": 3", "\"num_experts_per_tok\": 65");
+  many.Configure("\"num_experts\": 8", "\"num_experts\": 4096");
+  ExpectSays(LoadStatus(many.path()), {"per_token=65"});
+}
+
+TEST(Loading, AbsentExpertsAreNamedAsStacks) {
+  AlteredCheckpoint c(GoldenDirectory("qwen_moe/next"), [](std::vector<RawTensor>& tensors) {
+    std::erase_if(tensors, [](const RawTensor& t) { return t.name.find(".mlp.experts.") != std::string::npos; });
+  });
+  ExpectSays(LoadStatus(c.path()), {"model.layers.{0,2-3}.mlp.experts.gate_up_proj [8,32,64] (3)",
+                                    "model.layers.{0,2-3}.mlp.experts.down_proj [8,64,16] (3)"});
+}
+
 TEST(Loading, ExpertsOfOneLayerHaveOneType) {
   AlteredCheckpoint c(GoldenDirectory("qwen_moe/next"), [](std::vector<RawTensor>& tensors) {
     for (RawTensor& t : tensors) {

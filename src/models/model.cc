@@ -2,6 +2,8 @@
 #include "models/model.h"
 
 #include "models/footprint.h"
+#include "models/glm5_next.h"
+#include "models/kimi_linear.h"
 #include "models/qwen3_5.h"
 #include "models/qwen_vl.h"
 #include "weights/model_config.h"
@@ -52,6 +54,8 @@ constexpr Family kFamilies[] = {
     {weights::Architecture::kQwen2_5Vl, LoadQwenVl, QwenVlFootprint},
     {weights::Architecture::kQwen3Vl, LoadQwenVl, QwenVlFootprint},
     {weights::Architecture::kQwen3VlMoe, LoadQwenVl, QwenVlFootprint},
+    {weights::Architecture::kKimiLinear, LoadKimiLinear, KimiLinearFootprint},
+    {weights::Architecture::kGlm5Next, LoadGlm5Next, Glm5NextFootprint},
 };
 
 Result<const Family*> Find(const weights::ModelConfig& config) {

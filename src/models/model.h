@@ -29,7 +29,8 @@ namespace fluvial::models {
 
 /// What one layer keeps between steps. Exactly one of the two groups is non-zero.
 struct LayerCacheSpec {
-  // Full attention: pages K [pages, kv_heads, page_size, d_qk] and V [.., d_v].
+  // Full attention: pages K [pages, kv_heads, page_size, d_qk] and V [.., d_v]. Latent attention: kv_heads = 1, one row
+  // of latent and shared key columns per token in K, and in V the indexer's row, absent with d_v = 0.
   int32_t kv_heads = 0;
   int32_t d_qk = 0;
   int32_t d_v = 0;
@@ -106,7 +107,6 @@ class Model {
   virtual std::string_view architecture() const = 0;
   virtual DType dtype() const = 0;
   virtual int64_t vocab() const = 0;
-  virtual int64_t hidden() const = 0;  ///< width of the residual stream
   virtual int64_t max_positions() const = 0;
   virtual int64_t parameters() const = 0;
   virtual uint64_t weight_bytes() const = 0;
@@ -125,6 +125,8 @@ class Model {
   virtual const VisionRules* vision() const { return nullptr; }
   /// Features of one token: 1, or more where later layers add features too (DeepStack).
   virtual int64_t vision_levels() const { return 1; }
+  /// Elements of one feature: the width of the residual stream; 0 without a tower.
+  virtual int64_t vision_width() const { return 0; }
   /// Bytes of scratch that Encode needs for `items`.
   virtual Result<size_t> EncodeBytes(std::span<const VisionInput> items);
   /// Runs the vision tower: features, the model's type [levels, tokens of all items, H], packed. `items` have passed

@@ -149,7 +149,7 @@ class Bench {
  public:
   static constexpr int32_t kPage = 16;
   static constexpr int32_t kSequences = 8;
-  static constexpr int32_t kPagesEach = 136;  // 2176 tokens
+  static constexpr int32_t kPagesEach = 160;
 
   Bench(const std::string& directory, const LoadOptions& options = {}, int threads = 1) {
     stream_ = MakeCpuStream(threads);
@@ -165,7 +165,7 @@ class Bench {
         c.recurrent = Poisoned(spec.recurrent, {kSequences + 1, l.value_heads, l.v, l.k});
       } else {
         c.k_pages = Poisoned(spec.kv, {kSequences * kPagesEach, l.kv_heads, kPage, l.d_qk});
-        c.v_pages = Poisoned(spec.kv, {kSequences * kPagesEach, l.kv_heads, kPage, l.d_v});
+        if (l.d_v > 0) c.v_pages = Poisoned(spec.kv, {kSequences * kPagesEach, l.kv_heads, kPage, l.d_v});
       }
       caches_.push_back(c);
     }
@@ -187,7 +187,7 @@ class Bench {
       tokens += model_->vision()->Tokens(item);
     }
     const DType io = model_->dtype();
-    const int64_t levels = model_->vision_levels(), width = model_->hidden();
+    const int64_t levels = model_->vision_levels(), width = model_->vision_width();
     v.features = Poisoned(io, {levels, tokens, width});
     FLUVIAL_ASSIGN_OR_RETURN(const size_t bytes, model_->EncodeBytes(items));
     FLUVIAL_ASSIGN_OR_RETURN(const Buffer workspace, Buffer::Allocate(DeviceKind::kCpu, bytes));

@@ -101,7 +101,9 @@ Status TakeExperts(weights::WeightReader& reader, const std::string& prefix, con
                    Layout square, MoeWeights& w) {
   const int64_t experts = d.router.experts;
   const std::string gate_up_name = prefix + "gate_up_proj", down_name = prefix + "down_proj";
-  if (reader.Has(gate_up_name) || reader.Has(down_name)) {
+  // Without a first expert the stacks are asked for: two names that are missing instead of thousands.
+  if (reader.Has(gate_up_name) || reader.Has(down_name) ||
+      !reader.Has(prefix + "0." + std::string(names[0]) + ".weight")) {
     w.gate_up = LayoutOf(reader, gate_up_name, 2 * d.inter, d.hidden, square);
     w.down = LayoutOf(reader, down_name, d.hidden, d.inter, square);
     const TensorView gate_up = TakeStack(reader, gate_up_name, experts, 2 * d.inter, d.hidden, w.gate_up);

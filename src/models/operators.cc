@@ -16,6 +16,8 @@ constexpr std::string_view kNames[] = {"gemm",
                                        "kda_decode",
                                        ops::causal_conv1d::kOpName,
                                        ops::paged_attention::kOpName,
+                                       ops::mla_attention::kOpName,
+                                       ops::pool_index::kOpName,
                                        ops::moe::kOpName,
                                        ops::vision_attention::kOpName};
 
@@ -86,6 +88,14 @@ Result<const ops::causal_conv1d::ConvBackend*> Operators::Choose(const ops::caus
 
 Result<const ops::paged_attention::AttentionBackend*> Operators::Choose(const ops::paged_attention::Problem& problem) {
   return Remember(last_attention_, ops::paged_attention::kOpName, problem, ops::paged_attention::Choose);
+}
+
+Result<const ops::mla_attention::MlaBackend*> Operators::Choose(const ops::mla_attention::Problem& problem) {
+  return Remember(last_mla_, ops::mla_attention::kOpName, problem, ops::mla_attention::Choose);
+}
+
+Result<const ops::pool_index::IndexBackend*> Operators::Choose(const ops::pool_index::Problem& problem) {
+  return Remember(last_index_, ops::pool_index::kOpName, problem, ops::pool_index::Choose);
 }
 
 Result<const ops::moe::MoeBackend*> Operators::Choose(const ops::moe::Problem& problem) {

@@ -18,7 +18,9 @@
 #include "ops/delta_rule/delta_rule.h"
 #include "ops/gemm/gemm.h"
 #include "ops/moe/moe.h"
+#include "ops/paged_attention/mla_attention.h"
 #include "ops/paged_attention/paged_attention.h"
+#include "ops/pool_index/pool_index.h"
 #include "ops/vision_attention/vision_attention.h"
 
 namespace fluvial::models {
@@ -33,6 +35,8 @@ class Operators {
   Result<const ops::delta_rule::DeltaBackend*> Choose(const ops::delta_rule::Problem& problem);
   Result<const ops::causal_conv1d::ConvBackend*> Choose(const ops::causal_conv1d::Problem& problem);
   Result<const ops::paged_attention::AttentionBackend*> Choose(const ops::paged_attention::Problem& problem);
+  Result<const ops::mla_attention::MlaBackend*> Choose(const ops::mla_attention::Problem& problem);
+  Result<const ops::pool_index::IndexBackend*> Choose(const ops::pool_index::Problem& problem);
   Result<const ops::moe::MoeBackend*> Choose(const ops::moe::Problem& problem);
   Result<const ops::vision_attention::VisionBackend*> Choose(const ops::vision_attention::Problem& problem);
 
@@ -68,6 +72,8 @@ class Operators {
   Last<ops::delta_rule::Problem, ops::delta_rule::Args> last_prefill_, last_decode_;
   Last<ops::causal_conv1d::Problem, ops::causal_conv1d::Args> last_conv_;
   Last<ops::paged_attention::Problem, ops::paged_attention::Args> last_attention_;
+  Last<ops::mla_attention::Problem, ops::mla_attention::Args> last_mla_;
+  Last<ops::pool_index::Problem, ops::pool_index::Args> last_index_;
   Last<ops::moe::Problem, ops::moe::Args> last_moe_;
   Last<ops::vision_attention::Problem, ops::vision_attention::Args> last_vision_;
 };

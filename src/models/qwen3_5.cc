@@ -43,7 +43,7 @@ class Qwen3_5 : public Model {
   std::string_view architecture() const override { return weights::Name(config_.architecture); }
   DType dtype() const override { return io_; }
   int64_t vocab() const override { return config_.vocab; }
-  int64_t hidden() const override { return config_.hidden; }
+  int64_t vision_width() const override { return config_.hidden; }
   int64_t max_positions() const override { return config_.max_positions; }
   int64_t parameters() const override { return parameters_; }
   uint64_t weight_bytes() const override { return checkpoint_.bytes(); }
@@ -89,6 +89,11 @@ Status Qwen3_5::Load(const LoadOptions& options) {
   rope_ = RopeSpec(c);
   FLUVIAL_RETURN_IF_ERROR(ops::rope::Validate(rope_));
 
+  if (c.moe.experts > 0) {
+    if (const Status s = ops::moe::Validate(dims_.moe.router); !s.ok()) {
+      return Status::UnusableModel(checkpoint_.directory() + "/config.json: " + s.message());
+    }
+  }
   weights::WeightReader reader(checkpoint_);
   // Files of the text-only class have the configuration but not the tower.
   if (c.vision.has_value() && reader.Has("model.visual.patch_embed.proj.weight")) {

@@ -133,7 +133,7 @@ class QwenVl : public Model {
   std::string_view architecture() const override { return weights::Name(config_.architecture); }
   DType dtype() const override { return io_; }
   int64_t vocab() const override { return config_.vocab; }
-  int64_t hidden() const override { return config_.hidden; }
+  int64_t vision_width() const override { return config_.hidden; }
   int64_t max_positions() const override { return config_.max_positions; }
   int64_t parameters() const override { return parameters_; }
   uint64_t weight_bytes() const override { return checkpoint_.bytes(); }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/api.h"
 
-#include <algorithm>
 #include <exception>
 #include <random>
 #include <utility>
@@ -75,7 +74,7 @@ Api::Api(EngineLoop& loop, const ServedModel& model, Metrics& metrics, ApiOption
       metrics_(metrics),
       options_(std::move(options)),
       workers_(options_.workers),
-      fetchers_(options_.fetchers) {}
+      image_threads_(options_.image_threads) {}
 
 HttpHooks Api::Hooks() {
   HttpHooks hooks;
@@ -154,10 +153,9 @@ void Api::Generate(Planner planner, const HttpRequest& request, const std::share
         options_.request_timeout.count() > 0 ? arrival + options_.request_timeout : Clock::time_point::max();
     std::make_shared<Generation>(loop_, metrics_, model_, std::move(*plan), exchange, arrival, deadline)->Start();
   };
-  const bool remote = std::any_of(plan->image_urls.begin(), plan->image_urls.end(),
-                                  [](const std::string& url) { return url.starts_with("http"); });
-  if (!remote) return start();
-  fetchers_.Post([exchange, start] { Guard(*exchange, start); });
+  // Fetching and decoding take long: text requests do not wait behind them.
+  if (plan->image_urls.empty()) return start();
+  image_threads_.Post([exchange, start] { Guard(*exchange, start); });
 }
 
 std::optional<ApiError> Api::Complete(GenerationPlan* plan) const {

@@ -26,7 +26,7 @@ struct ApiOptions {
   MediaPolicy media;
   std::chrono::milliseconds request_timeout{600'000};  ///< from arrival to last token; 0: none
   int workers = 2;
-  int fetchers = 4;  ///< threads that wait for images from the network
+  int image_threads = 4;  ///< threads that fetch and decode images
 };
 
 class Api {
@@ -43,7 +43,7 @@ class Api {
   /// Waits for requests that are being read; none is read afterwards.
   void StopWorkers() {
     workers_.Stop();
-    fetchers_.Stop();
+    image_threads_.Stop();
   }
 
  private:
@@ -82,7 +82,7 @@ class Api {
   const ApiOptions options_;
   std::atomic<bool> draining_{false};
   std::atomic<const HttpListener*> listener_{nullptr};
-  Workers workers_, fetchers_;
+  Workers workers_, image_threads_;
 };
 
 /// A chat request as the template takes it, from the fields `messages`, `tools`, `tool_choice`, ... of `fields`.

@@ -34,7 +34,7 @@ class CompletionVoice final : public Voice {
   CompletionVoice(const text::Tokenizer& tokenizer, const VoiceOptions& options, std::string echo)
       : tokenizer_(tokenizer), options_(options), text_(std::move(echo)), echoes_(!text_.empty()) {}
 
-  void AddPrompt(std::vector<Token> tokens) override {
+  void AddPrompt(const std::vector<Token>& tokens) override {
     if (options_.prompt_logprobs) prompt_ = PromptLogprobs(tokens);
     if (!options_.logprobs || !echoes_) return;
     first_unknown_ = !tokens.empty();

@@ -27,11 +27,13 @@ void ReadPrompts(const ServedModel& model, const RequestLimits& limits, bool add
                  Prompts* out) {
   const Json* prompt = fields->Take("prompt");
   if (prompt == nullptr) return fields->Fail("prompt", "there is no prompt: send a string, or a list of token ids");
-  const std::string must = "prompt is " + Quote(*prompt) +
-                           ": it must be a string, a list of strings, a list of token "
-                           "ids, or a list of such lists";
+  const auto wrong = [&] {
+    fields->Fail("prompt",
+                 "prompt is " + Quote(*prompt) +
+                     ": it must be a string, a list of strings, a list of token ids, or a list of such lists");
+  };
   const Json list = prompt->is_string() || (prompt->is_array() && AllIds(*prompt)) ? Json::array({*prompt}) : *prompt;
-  if (!list.is_array() || list.empty()) return fields->Fail("prompt", must);
+  if (!list.is_array() || list.empty()) return wrong();
   if (static_cast<int64_t>(list.size()) > limits.max_prompts) {
     return fields->Fail("prompt", "there are " + std::to_string(list.size()) + " prompts, at most " +
                                       std::to_string(limits.max_prompts) + " may be: send several requests");
@@ -53,7 +55,7 @@ void ReadPrompts(const ServedModel& model, const RequestLimits& limits, bool add
       out->texts.emplace_back();
       out->ids.push_back(std::move(ids));
     } else {
-      return fields->Fail("prompt", must);
+      return wrong();
     }
   }
 }

@@ -213,17 +213,15 @@ TEST_F(CompletionsTest, SamplingFieldsReachTheEngine) {
   ends["ignore_eos"] = true;
   EXPECT_EQ(Complete(ends).json()["usage"]["completion_tokens"], 12);
 
-  // Without penalties a biased token is drawn again and again; with one, the other gets its turn.
-  for (const char* penalty : {"presence_penalty", "frequency_penalty"}) {
-    Json two = Base();
-    two["temperature"] = 0;
-    two["max_tokens"] = 24;
-    two["logit_bias"]["300"] = 100;
-    two["logit_bias"]["301"] = 100;
-    const std::string without = Text(Complete(two));
-    two[penalty] = 2;
-    EXPECT_NE(Text(Complete(two)), without) << penalty;
-  }
+  // Of two biased tokens the model prefers one; a penalty gives the other its turn more often.
+  Json two = Base();
+  two["temperature"] = 0;
+  two["max_tokens"] = 24;
+  two["logit_bias"]["300"] = 100;
+  two["logit_bias"]["301"] = 100;
+  const std::string biased = Text(Complete(two));
+  two["frequency_penalty"] = 2;
+  EXPECT_NE(Text(Complete(two)), biased);
   Json repetition = Base();
   repetition["temperature"] = 0;
   const std::string without = Text(Complete(repetition));

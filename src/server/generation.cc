@@ -127,7 +127,7 @@ void Generation::OnDone(size_t index, Completion completion) {
       break;
   }
   item.cached_tokens = completion.cached_tokens;
-  item.voice->AddPrompt(std::move(completion.prompt_logprobs));
+  item.voice->AddPrompt(completion.prompt_logprobs);
   item.choice->Finish(completion);
   item.voice->Add(item.choice->Take());
   item.voice->End(item.choice->reason(), item.choice->stop_reason());

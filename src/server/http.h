@@ -58,6 +58,8 @@ struct HttpOptions {
   int32_t max_connections = 4096;  ///< more are answered 503 and closed
   uint32_t max_header_bytes = 16 << 10;
   uint64_t max_body_bytes = uint64_t{32} << 20;
+  /// Bodies of all requests that are being read or answered; what would exceed it is answered 503.
+  uint64_t max_all_body_bytes = uint64_t{1} << 30;
   /// A client that is this far behind its stream is disconnected.
   uint64_t max_pending_bytes = uint64_t{1} << 20;
   std::chrono::milliseconds idle_timeout{75'000};    ///< between requests

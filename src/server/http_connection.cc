@@ -169,6 +169,7 @@ void Connection::Close() {
   state_ = State::kClosed;
   error_code ignored;
   socket_.close(ignored);
+  ReleaseBody();
   read_timer_.cancel();
   write_timer_.cancel();
   const std::shared_ptr<Connection> self = shared_from_this();  // outlives its place in the set
@@ -297,6 +298,7 @@ void Connection::OnHead(const error_code& error) {
     // What a client sends after a refused head would be read as the next request.
     return MakeReply(parser_->is_done() && parser_->keep_alive())->Send(std::move(*refusal));
   }
+  if (!ReserveBody()) return Refuse(503, "the server is reading as much as it can hold: try again later");
   ExpireReading(core_->options.body_timeout);
   if (parser_->is_done() || !beast::iequals(parser_->get()[http::field::expect], "100-continue")) return ReadBody();
   writing_ = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -306,6 +308,18 @@ void Connection::OnHead(const error_code& error) {
     self->ReadBody();
   });
 }
+
+bool Connection::ReserveBody() {
+  if (parser_->is_done()) return true;
+  const auto length = parser_->content_length();
+  const uint64_t need = length.has_value() ? *length : core_->options.max_body_bytes;
+  if (core_->body_bytes + need > core_->options.max_all_body_bytes) return false;
+  reserved_ = need;
+  core_->body_bytes += need;
+  return true;
+}
+
+void Connection::ReleaseBody() { core_->body_bytes -= std::exchange(reserved_, 0); }
 
 void Connection::ReadBody() {
   http::async_read(socket_, buffer_, *parser_,
@@ -352,6 +366,7 @@ void Connection::EndReply() {
     const std::lock_guard lock(reply->mutex_);
     keep_alive = reply->keep_alive_;
   }
+  ReleaseBody();
   reply->Detach(false);
   const bool all_read = parser_.has_value() && parser_->is_done() && buffer_.size() == 0;
   parser_.reset();

@@ -34,6 +34,7 @@ struct HttpCore {
   std::unordered_set<std::shared_ptr<Connection>> open;  // network thread only
   std::atomic<int32_t> count{0};                         // size of `open`
   std::atomic<bool> draining{false};
+  uint64_t body_bytes = 0;  // reserved by connections; network thread only
 };
 
 /// The Exchange of one request.
@@ -95,6 +96,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnReadable(const boost::system::error_code& error);
   void ReadHead();
   void OnHead(const boost::system::error_code& error);
+  /// Makes room for the body that the head announces; false when there is none.
+  bool ReserveBody();
+  void ReleaseBody();
   void ReadBody();
   void OnBody(const boost::system::error_code& error);
   void Dispatch();
@@ -121,6 +125,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool watching_ = false;
   bool write_pending_ = false;
   size_t discarded_ = 0;
+  uint64_t reserved_ = 0;  // of HttpCore::body_bytes
 };
 
 }  // namespace fluvial::server

@@ -137,7 +137,8 @@ asio::awaitable<Result<Fetched>> Get(const Url& url, const MediaPolicy& policy, 
 
 /// Where `location` leads from `base` (RFC 3986, section 5.2, without dot segments: servers resolve those).
 std::string Absolute(const Url& base, const std::string& location) {
-  if (location.starts_with("http://") || location.starts_with("https://")) return location;
+  const size_t mark = location.find_first_of(":/?#");
+  if (mark != std::string::npos && location[mark] == ':') return location;  // has a scheme, maybe one that is refused
   const std::string scheme = base.tls ? "https:" : "http:";
   if (location.starts_with("//")) return scheme + location;
   const std::string host = base.host.find(':') == std::string::npos ? base.host : "[" + base.host + "]";

@@ -60,9 +60,7 @@ TEST(Transport, AReaderThatTakesNothingIsCutOffByTime) {
   ServerOptions options = TestOptions();
   options.http.write_timeout = std::chrono::milliseconds(300);
   options.http.max_pending_bytes = uint64_t{1} << 30;
-  auto engine = std::make_unique<FakeEngine>();
-  engine->step_time = std::chrono::microseconds(50);
-  const auto server = StartServer(std::move(engine), options);
+  const auto server = StartServer(std::make_unique<FakeEngine>(), options);
   ASSERT_NE(server, nullptr);
   Client slow(server->port(), 4096);
   slow.Post("/v1/completions", kEndless);
@@ -107,6 +105,26 @@ TEST(Transport, BrokenHttpIsAnsweredAndClosed) {
     }
   }
   EXPECT_EQ(Get(server->port(), "/health").status, 200);
+}
+
+TEST(Transport, BodiesTogetherAreBounded) {
+  ServerOptions options = TestOptions();
+  options.http.max_all_body_bytes = 10'000;
+  const auto server = StartServer(Slow(), options);
+  ASSERT_NE(server, nullptr);
+  const std::string big = "POST /v1/completions HTTP/1.1\r\nContent-Length: 9000\r\n\r\n";
+  auto first = std::make_unique<Client>(server->port());
+  first->Send(big + "{");
+  const auto status = [&] {
+    Client second(server->port());
+    second.Send(big + std::string(9000, 'x'));
+    return second.Read().status;
+  };
+  EXPECT_TRUE(Soon([&] { return status() == 503; })) << "there is room for one";
+  EXPECT_EQ(Post(server->port(), "/v1/completions", kShort).status, 200);
+  first.reset();
+  EXPECT_TRUE(Soon([&] { return status() == 400; })) << "its room is given back";
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(status(), 400);
 }
 
 TEST(Transport, BrokenBodiesAreAnsweredAndTheConnectionGoesOn) {

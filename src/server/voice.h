@@ -18,7 +18,7 @@ class Voice {
   virtual ~Voice() = default;
 
   /// Log probabilities of the prompt's tokens (Completion::prompt_logprobs), before the first Add.
-  virtual void AddPrompt(std::vector<Token> /*tokens*/) {}
+  virtual void AddPrompt(const std::vector<Token>& /*tokens*/) {}
   /// Takes what has become certain.
   virtual void Add(Choice::Delta delta) = 0;
   /// Nothing more comes. `reason`: "stop" or "length".

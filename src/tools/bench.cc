@@ -10,15 +10,20 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "ops/common/suites.h"
 #include "ops/delta_rule/bench.h"
 #include "ops/delta_rule/roofline.h"
 #include "ops/delta_rule/suites.h"
+#include "ops/vision_attention/bench.h"
+#include "ops/vision_attention/cudnn.h"
+#include "ops/vision_attention/suites.h"
 #include "tools/command.h"
 
 namespace fluvial::tools {
 namespace {
 
 namespace delta = ops::delta_rule;
+namespace vision = ops::vision_attention;
 using Json = nlohmann::ordered_json;
 
 struct Options {
@@ -53,33 +58,61 @@ Result<std::unique_ptr<Stream>> OpenStream(const Options& o) {
   return MakeCpuStream(o.threads);
 }
 
-// One (problem, backend) in this process.
-Result<Json> MeasureHere(const Options& o, const std::string& line, const std::string& backend) {
+bool IsVision(std::string_view line) { return line.substr(0, line.find(' ')) == vision::kOpName; }
+
+template <class Backend>
+Result<const Backend*> Named(const std::vector<Backend>& all, const std::string& name) {
+  std::string names;
+  for (const Backend& b : all) {
+    if (b.name == name) return &b;
+    names += (names.empty() ? "" : ", ") + std::string(b.name);
+  }
+  return Status::InvalidArgument("there is no backend '" + name + "'; backends: " + names);
+}
+
+Result<ops::Measurement> Measure(Stream& stream, const Options& o, const std::string& line, const std::string& name) {
+  if (IsVision(line)) {
+    FLUVIAL_ASSIGN_OR_RETURN(const vision::ProblemLine problem, vision::ParseProblemLine(line));
+    const auto list = vision::Backends();
+    const std::vector<vision::VisionBackend> all(list.begin(), list.end());
+    FLUVIAL_ASSIGN_OR_RETURN(const vision::VisionBackend* const backend, Named(all, name));
+    return vision::Measure(stream, *backend, problem, 3, o.seconds);
+  }
   FLUVIAL_ASSIGN_OR_RETURN(const delta::ProblemLine problem, delta::ParseProblemLine(line));
-  FLUVIAL_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, OpenStream(o));
   const auto list = delta::Backends(problem.problem.op);
   std::vector<delta::DeltaBackend> all(list.begin(), list.end());
   all.push_back(delta::kTokenLoopPeer);
-  for (const auto& b : all) {
-    if (b.name != backend) continue;
-    FLUVIAL_ASSIGN_OR_RETURN(const delta::Measurement m, delta::Measure(*stream, b, problem, 3, o.seconds));
-    const delta::Roofline roof = delta::RooflineOf(*stream);
-    Json j;
-    j["problem"] = line;
-    j["backend"] = backend;
-    j["device"] = stream->device().Arch();
-    j["us"] = m.best_us;
-    j["median_us"] = m.median_us;
-    if (stream->device().kind == DeviceKind::kCpu) j["active_us"] = m.best_active_us;
-    j["floor_us"] = delta::FloorUs(roof, m.bytes, m.multiply_adds);
-    j["floor_source"] = roof.source;
-    j["bytes"] = m.bytes;
-    j["multiply_adds"] = m.multiply_adds;
-    return j;
+  FLUVIAL_ASSIGN_OR_RETURN(const delta::DeltaBackend* const backend, Named(all, name));
+  return delta::Measure(stream, *backend, problem, 3, o.seconds);
+}
+
+// One (problem, backend) in this process.
+Result<Json> MeasureHere(const Options& o, const std::string& line, const std::string& backend) {
+  FLUVIAL_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, OpenStream(o));
+  FLUVIAL_ASSIGN_OR_RETURN(const ops::Measurement m, Measure(*stream, o, line, backend));
+  delta::Roofline roof = delta::RooflineOf(*stream);
+  if (IsVision(line) && backend == "cpu_bf16") {
+    roof.multiply_adds_per_us *= 2;
+    roof.source = "measured here, two bf16 products per fp32 lane";
   }
-  std::string names;
-  for (const auto& b : all) names += (names.empty() ? "" : ", ") + std::string(b.name);
-  return Status::InvalidArgument("there is no backend '" + backend + "'; backends: " + names);
+  Json j;
+  j["problem"] = line;
+  j["backend"] = backend;
+  j["device"] = stream->device().Arch();
+  j["us"] = m.best_us;
+  j["median_us"] = m.median_us;
+  if (stream->device().kind == DeviceKind::kCpu) j["active_us"] = m.best_active_us;
+  j["floor_us"] = delta::FloorUs(roof, m.bytes, m.multiply_adds);
+  j["floor_source"] = roof.source;
+  j["bytes"] = m.bytes;
+  j["multiply_adds"] = m.multiply_adds;
+  if (backend == "cudnn") {
+    const vision::CudnnPlanStats plans = vision::GetCudnnPlanStats();
+    j["graphs_built"] = plans.built;
+    j["graph_build_ms"] = plans.build_seconds * 1e3;
+    j["graph_hits"] = plans.hits;
+  }
+  return j;
 }
 
 // The same in a process of its own: this program again, with --child.
@@ -109,20 +142,64 @@ Result<Json> MeasureThere(const Options& o, const std::string& line, const std::
   return j;
 }
 
-Result<std::vector<delta::SuiteEntry>> Problems(const Options& o) {
-  std::vector<delta::SuiteEntry> out;
+using ops::SuiteRow;
+
+/// The names of all suites, of all operators.
+std::string SuiteNames() {
+  std::string names;
+  for (const auto& list : {delta::SuiteNames(), vision::SuiteNames()}) {
+    for (const std::string& n : list) names += (names.empty() ? "" : ", ") + n;
+  }
+  return names;
+}
+
+template <class Entry, class Format>
+void AddRows(std::vector<Entry> entries, const Format& format, std::vector<SuiteRow>* out) {
+  for (Entry& e : entries) out->push_back({format(e.line), std::move(e.anchors)});
+}
+
+Result<std::vector<SuiteRow>> Problems(const Options& o) {
+  std::vector<SuiteRow> out;
   if (!o.problem.empty()) {
-    FLUVIAL_ASSIGN_OR_RETURN(delta::ProblemLine line, delta::ParseProblemLine(o.problem));
-    out.push_back({std::move(line), {}});
+    if (IsVision(o.problem)) {
+      FLUVIAL_ASSIGN_OR_RETURN(const vision::ProblemLine line, vision::ParseProblemLine(o.problem));
+      out.push_back({vision::FormatProblemLine(line), {}});
+    } else {
+      FLUVIAL_ASSIGN_OR_RETURN(const delta::ProblemLine line, delta::ParseProblemLine(o.problem));
+      out.push_back({delta::FormatProblemLine(line), {}});
+    }
     return out;
   }
-  FLUVIAL_ASSIGN_OR_RETURN(out, delta::Suite(o.suite.empty() ? "cpu" : o.suite));
+  const bool wants_vision = o.op == vision::kOpName;
+  for (const std::string& name : Split(!o.suite.empty() ? o.suite : wants_vision ? "qwen2_5_vl,qwen3_vl" : "cpu")) {
+    const auto names = vision::SuiteNames();
+    if (std::find(names.begin(), names.end(), name) != names.end()) {
+      FLUVIAL_ASSIGN_OR_RETURN(auto suite, vision::Suite(name));
+      AddRows(std::move(suite), vision::FormatProblemLine, &out);
+    } else if (const auto suite = delta::Suite(name); suite.ok()) {
+      AddRows(*suite, delta::FormatProblemLine, &out);
+    } else {
+      return Status::InvalidArgument("there is no suite '" + name + "'; suites: " + SuiteNames());
+    }
+  }
   if (!o.op.empty()) {
-    FLUVIAL_ASSIGN_OR_RETURN(const delta::Op op, delta::ParseOp(o.op));
-    std::erase_if(out, [&](const delta::SuiteEntry& e) { return e.line.problem.op != op; });
+    if (!wants_vision) FLUVIAL_RETURN_IF_ERROR(delta::ParseOp(o.op).status());
+    std::erase_if(out, [&](const SuiteRow& e) { return e.line.substr(0, e.line.find(' ')) != o.op; });
   }
   if (out.empty()) return Status::InvalidArgument("the suite has no problem of --op " + o.op);
   return out;
+}
+
+/// What auto picks for the line on the device.
+Result<std::string> AutoName(const std::string& line, const DeviceInfo& device) {
+  if (IsVision(line)) {
+    FLUVIAL_ASSIGN_OR_RETURN(const vision::ProblemLine parsed, vision::ParseProblemLine(line));
+    FLUVIAL_ASSIGN_OR_RETURN(const auto chosen, vision::Choose(parsed.problem, device, "auto"));
+    return std::string(chosen.backend->name);
+  }
+  FLUVIAL_ASSIGN_OR_RETURN(const delta::ProblemLine parsed, delta::ParseProblemLine(line));
+  FLUVIAL_ASSIGN_OR_RETURN(const auto chosen, delta::Choose(parsed.problem, device, "auto"));
+  return std::string(chosen.backend->name);
 }
 
 Status RunBench(const Options& o) {
@@ -134,7 +211,7 @@ Status RunBench(const Options& o) {
     Print(j.dump() + "\n");
     return Status::Ok();
   }
-  FLUVIAL_ASSIGN_OR_RETURN(const std::vector<delta::SuiteEntry> problems, Problems(o));
+  FLUVIAL_ASSIGN_OR_RETURN(const std::vector<SuiteRow> problems, Problems(o));
   FLUVIAL_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, OpenStream(o));
   const DeviceInfo device = stream->device();
   Json rows = Json::array();
@@ -142,12 +219,12 @@ Status RunBench(const Options& o) {
   std::snprintf(line, sizeof(line), "%-22s %11s %11s %11s %7s  problem\n", "backend", "us", "active us", "floor us",
                 "x floor");
   Print(line);
-  for (const delta::SuiteEntry& e : problems) {
-    const std::string text = delta::FormatProblemLine(e.line);
+  for (const SuiteRow& e : problems) {
+    const std::string& text = e.line;
     std::vector<std::string> names = Split(o.backends);
     if (names.empty() || (names.size() == 1 && names[0] == "auto")) {
-      FLUVIAL_ASSIGN_OR_RETURN(const auto chosen, delta::Choose(e.line.problem, device, "auto"));
-      names = {std::string(chosen.backend->name)};
+      FLUVIAL_ASSIGN_OR_RETURN(const std::string chosen, AutoName(text, device));
+      names = {chosen};
     }
     for (const std::string& name : names) {
       std::vector<Json> runs;
@@ -193,15 +270,7 @@ Command AddBench(CLI::App& root) {
   app->add_option("--op", o->op, "Only this operator of the suite")->type_name("NAME");
   app->add_option("--backend", o->backends, "Backends to time, separated by commas; auto times what auto picks")
       ->type_name("A,B");
-  app->add_option(
-         "--suite", o->suite,
-         "Problem list: " +
-             [] {
-               std::string names;
-               for (const auto& n : delta::SuiteNames()) names += (names.empty() ? "" : ", ") + n;
-               return names;
-             }())
-      ->type_name("NAME");
+  app->add_option("--suite", o->suite, "Problem lists, separated by commas: " + SuiteNames())->type_name("A,B");
   app->add_option("--problem", o->problem, "This problem only")->type_name("LINE");
   app->add_option("--device", o->device, "auto, cpu or cuda")->capture_default_str();
   app->add_option("--threads", o->threads, "CPU threads, 0 for all")->capture_default_str();

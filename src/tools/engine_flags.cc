@@ -25,6 +25,8 @@ constexpr BackendFlag kBackendFlags[] = {
     {"kda_decode", "--kda-decode-backend", "Kimi Delta Attention, one token a step"},
     {"paged_attention", "--paged-attention-backend", "Full attention over pages"},
     {"vision_attention", "--mm-encoder-attn-backend", "Attention of the vision tower"},
+    {"mla_attention", "--mla-attention-backend", "Latent attention over pages"},
+    {"pool_index", "--pool-index-backend", "Indexer of sparse attention"},
     {"causal_conv1d", "--causal-conv1d-backend", "Short convolutions"},
     {"gemm", "--gemm-backend", "Linear layers"},
     {"moe", "--moe-backend", "Routed experts"},
@@ -89,8 +91,9 @@ void AddBatchingFlags(CLI::App& app, EngineFlags& flags) {
       ->type_name("SIZE")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->group(group);
-  app.add_option("--prefix-cache-interval", e.prefix_cache_interval,
-                 "A snapshot every N prompt tokens besides the places chosen anyway; a multiple of 64, 0: none")
+  app.add_option(
+         "--prefix-cache-interval", e.prefix_cache_interval,
+         "Most prompt tokens between two snapshots, besides the places chosen anyway; a multiple of 64, 0: no limit")
       ->type_name("N")
       ->capture_default_str()
       ->group(group);

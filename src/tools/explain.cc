@@ -3,14 +3,20 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/text_form.h"
+#include "models/footprint.h"
 #include "ops/causal_conv1d/causal_conv1d.h"
 #include "ops/common/backend.h"
 #include "ops/delta_rule/delta_rule.h"
 #include "ops/delta_rule/flashinfer_names.h"
 #include "ops/gemm/gemm.h"
+#include "ops/moe/moe.h"
+#include "ops/paged_attention/mla_attention.h"
 #include "ops/paged_attention/paged_attention.h"
+#include "ops/pool_index/pool_index.h"
 #include "ops/vision_attention/vision_attention.h"
 #include "tools/command.h"
+#include "tools/footprint_text.h"
 #include "weights/model_config.h"
 
 namespace fluvial::tools {
@@ -63,6 +69,15 @@ Result<Answer> Ask(const std::string& when, const std::string& line, const Devic
     FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::vision_attention::ParseProblemLine(line));
     a.named = o.encoder != "auto";
     Select(&a, ops::vision_attention::Backends(), p.problem, device, o.encoder);
+  } else if (a.op == ops::mla_attention::kOpName) {
+    FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::mla_attention::ParseProblemLine(line));
+    Select(&a, ops::mla_attention::Backends(), p.problem, device, "auto");
+  } else if (a.op == ops::pool_index::kOpName) {
+    FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::pool_index::ParseProblemLine(line));
+    Select(&a, ops::pool_index::Backends(), p.problem, device, "auto");
+  } else if (a.op == ops::moe::kOpName) {
+    FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::moe::ParseProblemLine(line));
+    Select(&a, ops::moe::Backends(), p.problem, device, "auto");
   } else {
     FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::delta_rule::ParseProblemLine(line));
     const std::string& preference = a.op == "gdn_prefill"   ? o.gdn_prefill
@@ -82,16 +97,32 @@ std::vector<std::pair<std::string, std::string>> Problems(const weights::ModelCo
   std::vector<std::pair<std::string, std::string>> out;
   const auto& l = c.linear;
   if (c.CountLayers(weights::LayerType::kLinearAttention) > 0) {
-    const std::string delta = " hk=" + n(l.key_heads) + " hv=" + n(l.value_heads) + " k=" + n(l.key_dim) +
+    const bool kda = c.latent.rank > 0;
+    const std::string rule = kda ? "kda" : "gdn";
+    const std::string gate = l.gate_lower_bound ? " gate=bounded:" + n(static_cast<int64_t>(*l.gate_lower_bound)) : "";
+    const std::string delta = gate + " hk=" + n(l.key_heads) + " hv=" + n(l.value_heads) + " k=" + n(l.key_dim) +
                               " v=" + n(l.value_dim) + " io=" + type + " state=" + std::string(Name(state)) + " lens=";
-    out.emplace_back("a prompt of 2048 tokens", "gdn_prefill" + delta + "2048");
-    out.emplace_back("eight prompts of 1024 tokens", "gdn_prefill" + delta + "8x1024");
-    out.emplace_back("one decoding sequence", "gdn_decode" + delta + "1");
-    out.emplace_back("64 decoding sequences", "gdn_decode" + delta + "64x1");
+    out.emplace_back("a prompt of 2048 tokens", rule + "_prefill" + delta + "2048");
+    out.emplace_back("eight prompts of 1024 tokens", rule + "_prefill" + delta + "8x1024");
+    out.emplace_back("one decoding sequence", rule + "_decode" + delta + "1");
+    out.emplace_back("64 decoding sequences", rule + "_decode" + delta + "64x1");
     out.emplace_back("a prompt of 2048 tokens",
                      "causal_conv1d c=" + n(l.conv_channels()) + " w=" + n(l.conv_kernel) + " lens=2048");
   }
-  if (c.CountLayers(weights::LayerType::kFullAttention) > 0) {
+  if (c.latent.rank > 0) {
+    const auto& a = c.latent;
+    const std::string mla = "mla_attention h=" + n(c.heads) + " nope=" + n(a.nope) + " rope=" + n(a.rope) +
+                            " v=" + n(a.v) + " rank=" + n(a.rank) + " io=" + type;
+    out.emplace_back("a prompt of 2048 tokens", mla + " lens=2048");
+    out.emplace_back("one decoding sequence after 8191 tokens", mla + " lens=1 ctx=8191");
+    if (const auto& x = c.indexer; x.topk > 0) {
+      const int64_t most = x.topk + x.pool - 1;
+      out.emplace_back("one decoding sequence after 65535 tokens", mla + " selected=" + n(most) + " lens=1 ctx=65535");
+      out.emplace_back("one decoding sequence after 65535 tokens",
+                       "pool_index h=" + n(x.heads) + " dim=" + n(x.dim) + " pool=" + n(x.pool) +
+                           " keep=" + n(x.topk / x.pool) + " io=" + type + " lens=1 ctx=65535");
+    }
+  } else if (c.CountLayers(weights::LayerType::kFullAttention) > 0) {
     out.emplace_back("a prompt of 2048 tokens", "paged_attention hq=" + n(c.heads) + " hkv=" + n(c.kv_heads) +
                                                     " dqk=" + n(c.head_dim) + " dv=" + n(c.head_dim) + " lens=2048");
   }
@@ -106,15 +137,27 @@ std::vector<std::pair<std::string, std::string>> Problems(const weights::ModelCo
       out.emplace_back("its windows", attention + n(4096 / (side * side)) + "x" + n(side * side));
     }
   }
-  const std::string gemm = " n=" + n(c.intermediate > 0 ? c.intermediate : c.hidden) + " k=" + n(c.hidden) +
-                           " x=" + type + " w=" + type + " y=" + type;
+  if (c.moe.experts > 0) {
+    const std::string moe = " e=" + n(c.moe.experts) + " top=" + n(c.moe.per_token) + " h=" + n(c.hidden) +
+                            " i=" + n(c.moe.intermediate) + " io=" + type + " w=" + type +
+                            (c.swiglu_limit > 0 ? " limit=" + FormatFloat(static_cast<float>(c.swiglu_limit)) : "");
+    out.emplace_back("one decoding sequence", "moe m=1" + moe);
+    out.emplace_back("64 decoding sequences", "moe m=64" + moe);
+    out.emplace_back("a prompt of 2048 tokens", "moe m=2048" + moe);
+  }
+  const int64_t inter = c.moe.experts > 0 ? c.moe.shared_intermediate : c.intermediate;
+  const std::string gemm =
+      " n=" + n(inter > 0 ? inter : c.hidden) + " k=" + n(c.hidden) + " x=" + type + " w=" + type + " y=" + type;
   out.emplace_back("one decoding sequence", "gemm m=1" + gemm);
   out.emplace_back("a prompt of 2048 tokens", "gemm m=2048" + gemm);
   return out;
 }
 
-std::string Text(const std::vector<Answer>& answers, const DeviceInfo& device) {
+std::string Text(const models::Footprint& f, const std::vector<Answer>& answers, const DeviceInfo& device) {
   std::string out = "device: " + device.Arch() + " (" + device.name + ")\n";
+  out += "parameters: " + ParameterText(f) + "\n";
+  out += "caches: " + ByteText(f.cache.SlotBytes()) + " of state per sequence, " + ByteText(f.cache.TokenBytes()) +
+         " of keys and values per token\n";
   for (const Answer& a : answers) {
     out += "\n" + a.op + ", " + a.when + "\n  " + a.problem + "\n";
     for (const Candidate& c : a.candidates) {
@@ -128,8 +171,13 @@ std::string Text(const std::vector<Answer>& answers, const DeviceInfo& device) {
   return out;
 }
 
-std::string Json(const std::vector<Answer>& answers, const DeviceInfo& device) {
+std::string Json(const models::Footprint& f, const std::vector<Answer>& answers, const DeviceInfo& device) {
   nlohmann::ordered_json root;
+  root["parameters"] = {{"text", f.parameters},
+                        {"active", f.active_parameters},
+                        {"mtp", f.mtp_parameters},
+                        {"vision", f.vision_parameters}};
+  root["memory"] = {{"state_bytes_per_sequence", f.cache.SlotBytes()}, {"kv_bytes_per_token", f.cache.TokenBytes()}};
   root["device"] = {{"arch", device.Arch()}, {"name", device.name}, {"assumed", device.assumed}};
   root["operators"] = nlohmann::ordered_json::array();
   for (const Answer& a : answers) {
@@ -151,7 +199,7 @@ std::string Json(const std::vector<Answer>& answers, const DeviceInfo& device) {
   return root.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-Result<std::vector<Answer>> RunExplain(const Options& o, DeviceInfo* device) {
+Result<std::vector<Answer>> RunExplain(const Options& o, DeviceInfo* device, models::Footprint* footprint) {
   FLUVIAL_ASSIGN_OR_RETURN(const weights::ModelConfig config, weights::ReadModelConfig(o.model));
   *device = CpuDeviceInfo(AvailableCpus());
   if (!o.assume_device.empty()) {
@@ -163,6 +211,9 @@ Result<std::vector<Answer>> RunExplain(const Options& o, DeviceInfo* device) {
   if (o.state_dtype != "auto") {
     FLUVIAL_ASSIGN_OR_RETURN(state, ParseDType(o.state_dtype));
   }
+  models::LoadOptions options;
+  options.recurrent_dtype = state;
+  FLUVIAL_ASSIGN_OR_RETURN(*footprint, models::FootprintOf(config, options));
   std::vector<Answer> answers;
   for (const auto& [when, line] : Problems(config, config.dtype.value_or(DType::kBF16), state)) {
     FLUVIAL_ASSIGN_OR_RETURN(Answer a, Ask(when, line, *device, o));
@@ -205,9 +256,10 @@ Command AddExplain(CLI::App& root) {
       "  fluvial explain Qwen3.5-0.8B --assume-device sm_90 --flashinfer");
   return {app, [o] {
             DeviceInfo device;
-            const auto answers = RunExplain(*o, &device);
+            models::Footprint footprint;
+            const auto answers = RunExplain(*o, &device, &footprint);
             if (!answers.ok()) return Fail(answers.status());
-            Print(o->json ? Json(*answers, device) : Text(*answers, device));
+            Print(o->json ? Json(footprint, *answers, device) : Text(footprint, *answers, device));
             for (const Answer& a : *answers) {
               // A backend named by the user that cannot run is the program's own status for that.
               if (!a.error.empty() && a.named) return Fail(Status::Refused(a.error));

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // fluvial inspect: what a checkpoint is - configuration, tensors, and the memory that running it takes.
 #include <algorithm>
-#include <array>
-#include <cstdio>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/dtype.h"
+#include "models/decoder.h"
+#include "models/footprint.h"
 #include "tools/command.h"
+#include "tools/footprint_text.h"
 #include "weights/checkpoint.h"
 #include "weights/model_config.h"
 
@@ -21,51 +24,41 @@ struct Options {
   bool json = false;
 };
 
-struct MemoryPlan {
-  uint64_t weight_bytes = 0;
-  uint64_t state_bytes_per_sequence = 0;  ///< recurrent states and convolution windows
-  uint64_t kv_bytes_per_token = 0;
+/// What is known of a model: config.json always, tensors when they are there.
+struct Known {
+  weights::ModelConfig config;
+  models::Footprint footprint;
+  std::optional<weights::Checkpoint> checkpoint;
   DType dtype = DType::kBF16;
 };
 
-MemoryPlan PlanOf(const weights::ModelConfig& c, const weights::Checkpoint& checkpoint) {
-  MemoryPlan m;
-  m.weight_bytes = checkpoint.bytes();
-  m.dtype = c.dtype.value_or(checkpoint.tensors().empty() ? DType::kBF16 : checkpoint.tensors().front().entry.dtype);
-  const uint64_t io = SizeOf(m.dtype);
-  const auto count = [&](weights::LayerType t) { return static_cast<uint64_t>(c.CountLayers(t)); };
-  const auto& l = c.linear;
-  m.state_bytes_per_sequence = count(weights::LayerType::kLinearAttention) *
-                               (static_cast<uint64_t>(l.value_heads * l.value_dim * l.key_dim) * SizeOf(l.state_dtype) +
-                                static_cast<uint64_t>((l.conv_kernel - 1) * l.conv_channels()) * io);
-  m.kv_bytes_per_token =
-      count(weights::LayerType::kFullAttention) * 2 * static_cast<uint64_t>(c.kv_heads * c.head_dim) * io;
-  return m;
+Result<Known> ReadKnown(const std::string& directory) {
+  Known k;
+  FLUVIAL_ASSIGN_OR_RETURN(k.config, weights::ReadModelConfig(directory));
+  // Files that are there must be good; a folder of config.json alone is a question about a model that is elsewhere.
+  const std::filesystem::path folder(directory);
+  std::error_code error;
+  if (std::filesystem::exists(folder / "model.safetensors", error) ||
+      std::filesystem::exists(folder / "model.safetensors.index.json", error)) {
+    FLUVIAL_ASSIGN_OR_RETURN(k.checkpoint, weights::Checkpoint::Open(directory));
+  }
+  const bool tensors = k.checkpoint.has_value() && !k.checkpoint->tensors().empty();
+  k.dtype = k.config.dtype.value_or(tensors ? k.checkpoint->tensors().front().entry.dtype : DType::kBF16);
+  models::LoadOptions options;
+  options.dtype = k.dtype;
+  FLUVIAL_ASSIGN_OR_RETURN(k.footprint, models::FootprintOf(k.config, options));
+  return k;
 }
 
-std::string Bytes(uint64_t n) {
-  static constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double x = static_cast<double>(n);
-  size_t unit = 0;
-  while (x >= 1024 && unit + 1 < kUnits.size()) {
-    x /= 1024;
-    ++unit;
-  }
-  char buffer[48];
-  std::snprintf(buffer, sizeof(buffer), unit == 0 ? "%.0f %s" : "%.2f %s", x, kUnits[unit]);
-  return buffer;
+uint64_t WeightBytes(const Known& k) {
+  if (k.checkpoint.has_value()) return k.checkpoint->bytes();
+  return static_cast<uint64_t>(k.footprint.all_parameters()) * SizeOf(k.dtype);
 }
 
 std::string Shape(const std::vector<int64_t>& shape) {
   std::string s = "[";
   for (size_t i = 0; i < shape.size(); ++i) s += (i ? "," : "") + std::to_string(shape[i]);
   return s + "]";
-}
-
-int64_t Elements(const std::vector<int64_t>& shape) {
-  int64_t n = 1;
-  for (int64_t d : shape) n *= d;
-  return n;
 }
 
 /// "model.layers.12.mlp.up_proj.weight" -> "model.layers.*.mlp.up_proj.weight".
@@ -107,58 +100,70 @@ std::string TensorLines(const weights::Checkpoint& checkpoint, bool all) {
   return out;
 }
 
-int64_t Parameters(const weights::Checkpoint& checkpoint) {
-  int64_t n = 0;
-  for (const auto& t : checkpoint.tensors()) n += Elements(t.entry.shape);
-  return n;
-}
-
-std::string Text(const Options& o, const weights::ModelConfig& c, const weights::Checkpoint& checkpoint) {
-  const MemoryPlan m = PlanOf(c, checkpoint);
+std::string Text(const Options& o, const Known& k) {
+  const weights::ModelConfig& c = k.config;
   const auto n = [](auto x) { return std::to_string(x); };
   const int64_t linear = c.CountLayers(weights::LayerType::kLinearAttention);
   const int64_t full = c.CountLayers(weights::LayerType::kFullAttention);
   std::string out;
   out += "architecture  " + c.architecture_name + " (" + std::string(weights::Name(c.architecture)) + ")\n";
-  out += "dtype         " + std::string(Name(m.dtype)) + ", recurrent state " +
+  out += "dtype         " + std::string(Name(k.dtype)) + ", recurrent state " +
          std::string(Name(c.linear.state_dtype)) + "\n";
   out += "layers        " + n(c.layers) + ": " + n(linear) + " linear attention, " + n(full) + " full attention\n";
-  out += "hidden        " + n(c.hidden) + ", feed-forward " + n(c.intermediate) + ", vocabulary " + n(c.vocab) +
-         (c.tied_embeddings ? " (tied embeddings)" : "") + "\n";
+  int64_t sparse = 0;
+  for (int64_t i = 0; i < c.layers; ++i) sparse += c.HasExperts(i) ? 1 : 0;
+  out += "hidden        " + n(c.hidden) + (sparse < c.layers ? ", feed-forward " + n(c.intermediate) : "") +
+         ", vocabulary " + n(c.vocab) + (c.tied_embeddings ? " (tied embeddings)" : "") + "\n";
   out += "linear        " + n(c.linear.key_heads) + " key heads of " + n(c.linear.key_dim) + ", " +
          n(c.linear.value_heads) + " value heads of " + n(c.linear.value_dim) + ", convolution " +
          n(c.linear.conv_kernel) + "\n";
-  out += "attention     " + n(c.heads) + " heads, " + n(c.kv_heads) + " KV heads of " + n(c.head_dim) + ", rotary " +
-         n(c.rotary_dim()) + "\n";
+  if (const auto& a = c.latent; a.rank > 0) {
+    out += "attention     " + n(c.heads) + " heads of " + n(a.qk()) + " and " + n(a.v) + ", latent of " + n(a.rank) +
+           (a.rope > 0 ? " and " + n(a.rope) + " shared" : "") + ", no position encoding\n";
+  } else {
+    out += "attention     " + n(c.heads) + " heads, " + n(c.kv_heads) + " KV heads of " + n(c.head_dim) + ", rotary " +
+           n(c.rotary_dim()) + "\n";
+  }
+  if (c.indexer.topk > 0) {
+    out += "indexer       " + n(c.indexer.heads) + " heads of " + n(c.indexer.dim) + ", keeps " + n(c.indexer.topk) +
+           " tokens in pools of " + n(c.indexer.pool) + "\n";
+  }
+  if (c.hyper.streams > 1) out += "streams       " + n(c.hyper.streams) + " (hyper-connections)\n";
   if (c.moe.experts > 0) {
     out += "experts       " + n(c.moe.experts) + ", " + n(c.moe.per_token) + " per token, feed-forward " +
-           n(c.moe.intermediate) + "\n";
+           n(c.moe.intermediate) + ", shared " + n(c.moe.shared_intermediate) + ", in " + n(sparse) + " layers\n";
   }
   if (c.vision.has_value()) {
     out += "vision        " + n(c.vision->depth) + " layers of " + n(c.vision->hidden) + ", patch " +
            n(c.vision->patch) + "\n";
   }
-  out += "positions     " + n(c.max_positions) + "\n\n";
-  out += "tensors       " + n(checkpoint.tensors().size()) + " in " + n(checkpoint.shards()) + " file(s), " +
-         n(Parameters(checkpoint)) + " parameters\n";
-  out += TensorLines(checkpoint, o.tensors);
+  out += "positions     " + n(c.max_positions) + "\n";
+  out += "parameters    " + ParameterText(k.footprint) + "\n\n";
+  if (k.checkpoint.has_value()) {
+    out += "tensors       " + n(k.checkpoint->tensors().size()) + " in " + n(k.checkpoint->shards()) + " file(s), " +
+           n(models::CountParameters(*k.checkpoint)) + " parameters\n";
+    out += TensorLines(*k.checkpoint, o.tensors);
+  } else {
+    out += "tensors       none here: all figures are those of config.json\n";
+  }
+  const uint64_t state = k.footprint.cache.SlotBytes(), kv = k.footprint.cache.TokenBytes();
   out += "\nmemory\n";
-  out += "  weights                   " + Bytes(m.weight_bytes) + " (mapped from disk)\n";
-  out += "  state of one sequence     " + Bytes(m.state_bytes_per_sequence) + "\n";
-  out += "  keys and values           " + Bytes(m.kv_bytes_per_token) + " per token, " +
-         Bytes(m.kv_bytes_per_token * static_cast<uint64_t>(c.max_positions)) + " at " + n(c.max_positions) +
-         " tokens\n";
+  out += "  weights                   " + ByteText(WeightBytes(k)) +
+         (k.checkpoint.has_value() ? " (mapped from disk)\n" : " (expected)\n");
+  out += "  state of one sequence     " + ByteText(state) + "\n";
+  out += "  keys and values           " + ByteText(kv) + " per token, " +
+         ByteText(kv * static_cast<uint64_t>(c.max_positions)) + " at " + n(c.max_positions) + " tokens\n";
   return out;
 }
 
-std::string Json(const weights::ModelConfig& c, const weights::Checkpoint& checkpoint) {
+std::string Json(const Known& k) {
   using nlohmann::ordered_json;
-  const MemoryPlan m = PlanOf(c, checkpoint);
+  const weights::ModelConfig& c = k.config;
   ordered_json root;
   ordered_json& config = root["config"];
   config["architecture"] = c.architecture_name;
   config["model_type"] = c.model_type;
-  config["dtype"] = Name(m.dtype);
+  config["dtype"] = Name(k.dtype);
   config["layers"] = c.layers;
   config["linear_attention_layers"] = c.CountLayers(weights::LayerType::kLinearAttention);
   config["full_attention_layers"] = c.CountLayers(weights::LayerType::kFullAttention);
@@ -168,30 +173,40 @@ std::string Json(const weights::ModelConfig& c, const weights::Checkpoint& check
   config["tied_embeddings"] = c.tied_embeddings;
   config["max_positions"] = c.max_positions;
   config["attention"] = {{"heads", c.heads}, {"kv_heads", c.kv_heads}, {"head_dim", c.head_dim}};
+  if (const auto& a = c.latent; a.rank > 0) {
+    config["latent_attention"] = {{"rank", a.rank}, {"shared", a.rope}, {"nope", a.nope}, {"v", a.v}};
+  }
+  if (const auto& x = c.indexer; x.topk > 0) {
+    config["indexer"] = {{"topk", x.topk}, {"pool", x.pool}, {"heads", x.heads}, {"dim", x.dim}};
+  }
   config["linear_attention"] = {{"key_heads", c.linear.key_heads}, {"value_heads", c.linear.value_heads},
                                 {"key_dim", c.linear.key_dim},     {"value_dim", c.linear.value_dim},
                                 {"conv", c.linear.conv_kernel},    {"state_dtype", Name(c.linear.state_dtype)}};
   config["experts"] = c.moe.experts;
   config["vision"] = c.vision.has_value();
-  root["memory"] = {{"weight_bytes", m.weight_bytes},
-                    {"state_bytes_per_sequence", m.state_bytes_per_sequence},
-                    {"kv_bytes_per_token", m.kv_bytes_per_token}};
-  root["parameters"] = Parameters(checkpoint);
+  const models::Footprint& f = k.footprint;
+  root["memory"] = {{"weight_bytes", WeightBytes(k)},
+                    {"state_bytes_per_sequence", f.cache.SlotBytes()},
+                    {"kv_bytes_per_token", f.cache.TokenBytes()}};
+  root["expected_parameters"] = {{"text", f.parameters},
+                                 {"active", f.active_parameters},
+                                 {"mtp", f.mtp_parameters},
+                                 {"vision", f.vision_parameters}};
+  root["parameters"] = k.checkpoint.has_value() ? models::CountParameters(*k.checkpoint) : f.all_parameters();
   root["tensors"] = ordered_json::array();
-  for (const auto& t : checkpoint.tensors()) {
+  for (const auto& t : k.checkpoint.has_value() ? k.checkpoint->tensors() : std::vector<weights::CheckpointTensor>()) {
     root["tensors"].push_back({{"name", t.entry.name},
                                {"dtype", Name(t.entry.dtype)},
                                {"shape", t.entry.shape},
-                               {"file", checkpoint.FileOf(t)},
+                               {"file", k.checkpoint->FileOf(t)},
                                {"bytes", t.entry.end - t.entry.begin}});
   }
   return root.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
 Status RunInspect(const Options& o) {
-  FLUVIAL_ASSIGN_OR_RETURN(const weights::ModelConfig config, weights::ReadModelConfig(o.model));
-  FLUVIAL_ASSIGN_OR_RETURN(const weights::Checkpoint checkpoint, weights::Checkpoint::Open(o.model));
-  Print(o.json ? Json(config, checkpoint) : Text(o, config, checkpoint));
+  FLUVIAL_ASSIGN_OR_RETURN(const Known known, ReadKnown(o.model));
+  Print(o.json ? Json(known) : Text(o, known));
   return Status::Ok();
 }
 
@@ -200,7 +215,10 @@ Status RunInspect(const Options& o) {
 Command AddInspect(CLI::App& root) {
   CLI::App* app = root.add_subcommand("inspect", "What a checkpoint is: configuration, tensors, memory plan");
   auto o = std::make_shared<Options>();
-  app->add_option("model,--model", o->model, "Folder of a Hugging Face checkpoint")->type_name("MODEL")->required();
+  app->add_option("model,--model", o->model,
+                  "Folder of a Hugging Face checkpoint; config.json alone gives what it tells")
+      ->type_name("MODEL")
+      ->required();
   app->add_flag("--tensors", o->tensors, "List every tensor (default: one line for equal tensors of all layers)");
   app->add_flag("--json", o->json, "One JSON object (docs/cli.md)");
   app->footer("Examples:\n  fluvial inspect models/demo-random-gdn\n  fluvial inspect ./Qwen3.5-0.8B --json");

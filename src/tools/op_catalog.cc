@@ -6,7 +6,9 @@
 #include "ops/delta_rule/delta_rule.h"
 #include "ops/gemm/gemm.h"
 #include "ops/moe/moe.h"
+#include "ops/paged_attention/mla_attention.h"
 #include "ops/paged_attention/paged_attention.h"
+#include "ops/pool_index/pool_index.h"
 #include "ops/vision_attention/vision_attention.h"
 
 namespace fluvial::tools {
@@ -84,6 +86,20 @@ Status FillVision(OpEntry& entry, Devices devices) {
   return Status::Ok();
 }
 
+Status FillMla(OpEntry& entry, Devices devices) {
+  namespace op = ops::mla_attention;
+  FLUVIAL_ASSIGN_OR_RETURN(const op::ProblemLine line, op::ParseProblemLine(entry.problem));
+  Ask(entry, op::Backends(), line.problem, devices);
+  return Status::Ok();
+}
+
+Status FillIndex(OpEntry& entry, Devices devices) {
+  namespace op = ops::pool_index;
+  FLUVIAL_ASSIGN_OR_RETURN(const op::ProblemLine line, op::ParseProblemLine(entry.problem));
+  Ask(entry, op::Backends(), line.problem, devices);
+  return Status::Ok();
+}
+
 constexpr const char* kDelta = "src/ops/delta_rule/delta_rule.h";
 
 constexpr Known kOps[] = {
@@ -95,6 +111,10 @@ constexpr Known kOps[] = {
      "paged_attention hq=16 hkv=2 dqk=256 lens=1024", FillAttention},
     {"vision_attention", "--mm-encoder-attn-backend", "src/ops/vision_attention/vision_attention.h",
      "vision_attention heads=16 d=80 lens=216x64", FillVision},
+    {"mla_attention", "--mla-attention-backend", "src/ops/paged_attention/mla_attention.h",
+     "mla_attention h=32 nope=128 rope=64 v=128 rank=512 lens=1024", FillMla},
+    {"pool_index", "--pool-index-backend", "src/ops/pool_index/pool_index.h",
+     "pool_index h=32 dim=128 pool=4 keep=512 lens=1 ctx=65535", FillIndex},
     {"causal_conv1d", "--causal-conv1d-backend", "src/ops/causal_conv1d/causal_conv1d.h",
      "causal_conv1d c=8192 w=4 lens=1024", FillConv},
     {"moe", "--moe-backend", "src/ops/moe/moe.h", "moe m=1 e=256 top=8 h=2048 i=512", FillMoe},

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // fluvial serve: the OpenAI API over HTTP, until SIGTERM or Ctrl-C.
+#include <sys/resource.h>
+
 #include <csignal>
 #include <cstdio>
 #include <ctime>
@@ -101,6 +103,20 @@ server::ServerOptions ToServerOptions(const Options& o) {
   return s;
 }
 
+/// Each connection is a file descriptor, and the usual limit of 1024 is there for programs that use select().
+void RaiseFileLimit(int64_t connections) {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+  const auto need = static_cast<rlim_t>(connections) + 64;
+  if (files.rlim_max != RLIM_INFINITY && files.rlim_max < need) {
+    LogWarning("this process may open " + std::to_string(files.rlim_max) +
+               " files, fewer than --max-connections needs (" + std::to_string(need) +
+               "): raise the limit (ulimit -n, LimitNOFILE)");
+  }
+}
+
 /// SIGTERM and SIGINT, kept from every thread and waited for in one place.
 class Signals {
  public:
@@ -147,6 +163,7 @@ Result<int> Serve(const Options& o) {
       LogWarning("images are refused: " + images.status().message());
     }
   }
+  RaiseFileLimit(o.max_connections);
   const std::string name = model.names.front();
   server::ServerOptions server_options = ToServerOptions(o);
   server_options.cache_config = {

@@ -7,12 +7,14 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "ops/vision_attention/verify.h"
 #include "tools/command.h"
 
 namespace fluvial::tools {
 namespace {
 
 namespace delta = ops::delta_rule;
+namespace vision = ops::vision_attention;
 
 struct Options {
   std::string op;
@@ -26,7 +28,7 @@ struct Options {
 
 volatile std::sig_atomic_t interrupted = 0;
 
-std::string Table(const delta::VerifyReport& r) {
+std::string Table(const ops::VerifyReport& r) {
   size_t name = 7;
   for (const auto& t : r.tallies) name = std::max(name, t.backend.size());
   char line[256];
@@ -45,7 +47,7 @@ std::string Table(const delta::VerifyReport& r) {
   return out;
 }
 
-std::string Json(const delta::VerifyReport& r, uint64_t seed) {
+std::string Json(const ops::VerifyReport& r, uint64_t seed) {
   nlohmann::ordered_json root;
   root["cases"] = r.cases;
   root["runs"] = r.runs;
@@ -66,19 +68,24 @@ std::string Json(const delta::VerifyReport& r, uint64_t seed) {
   return root.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-Result<delta::VerifyReport> RunVerify(const Options& o) {
+Result<ops::VerifyReport> RunVerify(const Options& o) {
+  const std::string op = !o.op.empty() ? o.op : o.problem.substr(0, o.problem.find(' '));
+  const bool with_vision = op.empty() || op == vision::kOpName, with_delta = op != vision::kOpName;
   delta::VerifyOptions v;
-  if (!o.op.empty()) {
-    FLUVIAL_ASSIGN_OR_RETURN(const delta::Op op, delta::ParseOp(o.op));
-    v.ops = {op};
+  vision::VerifyOptions w;
+  if (!op.empty() && with_delta) {
+    const auto parsed = delta::ParseOp(op);
+    if (!parsed.ok()) return Status::InvalidArgument(parsed.status().message() + ", " + std::string(vision::kOpName));
+    if (!o.op.empty()) v.ops = {*parsed};
   }
-  v.backend = o.backend;
-  v.line = o.problem;
-  v.seed = o.seed;
+  v.backend = w.backend = o.backend;
+  v.line = w.line = o.problem;
+  v.seed = w.seed = o.seed;
   if (o.cases != "quick" && o.cases != "full") {
     return Status::InvalidArgument("--cases is " + o.cases + ": use quick or full");
   }
   v.cases = o.cases == "full" ? delta::kFullCases : delta::kQuickCases;
+  w.cases = o.cases == "full" ? vision::kFullCases : vision::kQuickCases;
   std::vector<std::unique_ptr<Stream>> streams;
   streams.push_back(MakeCpuStream());
   if (o.device != "auto" && o.device != "cpu" && o.device != "cuda") {
@@ -92,8 +99,19 @@ Result<delta::VerifyReport> RunVerify(const Options& o) {
     streams.push_back(std::move(cuda));
   }
   const auto before = std::signal(SIGINT, [](int) { interrupted = 1; });
-  v.progress = [](int64_t, int64_t) { return interrupted == 0; };
-  Result<delta::VerifyReport> report = delta::Verify(streams, v);
+  v.progress = w.progress = [](int64_t, int64_t) { return interrupted == 0; };
+  const auto run = [&]() -> Result<ops::VerifyReport> {
+    ops::VerifyReport report;
+    if (with_delta) {
+      FLUVIAL_ASSIGN_OR_RETURN(report, delta::Verify(streams, v));
+    }
+    if (with_vision && !report.stopped) {
+      FLUVIAL_ASSIGN_OR_RETURN(const ops::VerifyReport more, vision::Verify(streams, w));
+      report.Append(more);
+    }
+    return report;
+  };
+  Result<ops::VerifyReport> report = run();
   std::signal(SIGINT, before);
   return report;
 }
@@ -103,10 +121,11 @@ Result<delta::VerifyReport> RunVerify(const Options& o) {
 Command AddVerify(CLI::App& root) {
   CLI::App* app = root.add_subcommand("verify", "Check backends against the fp64 reference on this machine");
   auto o = std::make_shared<Options>();
-  app->add_option("--op", o->op, "Only this operator: gdn_prefill, gdn_decode, kda_prefill or kda_decode")
+  app->add_option("--op", o->op,
+                  "Only this operator: gdn_prefill, gdn_decode, kda_prefill, kda_decode or vision_attention")
       ->type_name("NAME");
   app->add_option("--backend", o->backend, "Only this backend")->type_name("NAME");
-  app->add_option("--cases", o->cases, "quick (240 cases) or full (5000)")->capture_default_str();
+  app->add_option("--cases", o->cases, "quick (60 cases per operator) or full (1250)")->capture_default_str();
   app->add_option("--problem", o->problem, "This case only: a line as failures print it")->type_name("LINE");
   app->add_option("--device", o->device, "auto, cpu or cuda")->capture_default_str();
   app->add_option("--seed", o->seed, "Other cases of the same kind")->capture_default_str();

@@ -111,6 +111,13 @@ Result<JsonObject> JsonObject::Parse(const std::string& text, const std::string&
 
 bool JsonObject::Has(std::string_view key) const { return Node(node_, key) != nullptr; }
 
+bool JsonObject::IsNull(std::string_view key) const {
+  if (node_ == nullptr) return false;
+  const Json& json = *static_cast<const Json*>(node_);
+  const auto it = json.find(std::string(key));
+  return it != json.end() && it->is_null();
+}
+
 JsonObject JsonObject::Object(std::string_view key) const {
   JsonObject out = *this;
   out.node_ = nullptr;

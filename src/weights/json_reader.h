@@ -29,6 +29,8 @@ class JsonObject {
 
   /// True when the key is there and not null.
   bool Has(std::string_view key) const;
+  /// True when the key is there and null.
+  bool IsNull(std::string_view key) const;
   /// The nested object; an empty one when absent.
   JsonObject Object(std::string_view key) const;
 

@@ -6,6 +6,7 @@
 
 #include "weights/json_reader.h"
 #include "weights/mapped_file.h"
+#include "weights/model_config_kda.h"
 
 namespace fluvial::weights {
 namespace {
@@ -28,6 +29,9 @@ constexpr Known kKnown[] = {
     {"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", Architecture::kQwen2_5Vl},
     {"qwen3_vl", "Qwen3VLForConditionalGeneration", Architecture::kQwen3Vl},
     {"qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", Architecture::kQwen3VlMoe},
+    {"kimi_linear", "KimiLinearForCausalLM", Architecture::kKimiLinear},
+    {"glm5_next_text", "Glm5NextForCausalLM", Architecture::kGlm5Next},
+    {"glm5_next", "Glm5NextForConditionalGeneration", Architecture::kGlm5Next},
 };
 
 Result<Architecture> FindArchitecture(const std::string& class_name, const std::string& model_type,
@@ -217,7 +221,7 @@ Status CheckShapes(const ModelConfig& c, const std::string& file) {
     return Contradiction(file, "linear_num_value_heads " + std::to_string(c.linear.value_heads) +
                                    " is not a multiple of linear_num_key_heads " + std::to_string(c.linear.key_heads));
   }
-  if (c.rotary_dim() < 2 || c.rotary_dim() % 2 != 0) {
+  if (c.latent.rank == 0 && (c.rotary_dim() < 2 || c.rotary_dim() % 2 != 0)) {
     return Contradiction(file, "head_dim * partial_rotary_factor gives " + std::to_string(c.rotary_dim()) +
                                    " rotary dimensions; an even number of at least 2 is needed");
   }
@@ -229,6 +233,13 @@ Status CheckShapes(const ModelConfig& c, const std::string& file) {
   if (c.vocab > (int64_t{1} << 28) || c.hidden > (1 << 20) || c.intermediate > (1 << 24) || c.heads > (1 << 14) ||
       c.head_dim > (1 << 14) || c.layers > (1 << 14)) {
     return Contradiction(file, "sizes are far beyond those of any model");
+  }
+  const auto d = [](int64_t x) { return static_cast<double>(x); };
+  const double widths = 3 * d(c.intermediate) + d(c.moe.experts) * (3 * d(c.moe.intermediate) + 1) +
+                        3 * d(c.moe.shared_intermediate) + 4 * d(c.heads) * d(c.head_dim) +
+                        2 * d(c.linear.conv_channels()) + 2 * d(c.linear.value_heads) * d(c.linear.value_dim);
+  if (d(c.layers + c.mtp_layers) * d(c.hidden) * widths > 0x1p58) {
+    return Contradiction(file, "all parameters together are far beyond those of any model");
   }
   return Status::Ok();
 }
@@ -249,6 +260,10 @@ std::string_view Name(Architecture architecture) {
       return "qwen3_vl";
     case Architecture::kQwen3VlMoe:
       return "qwen3_vl_moe";
+    case Architecture::kKimiLinear:
+      return "kimi_linear";
+    case Architecture::kGlm5Next:
+      return "glm5_next";
   }
   return "unknown";
 }
@@ -282,6 +297,7 @@ Result<ModelConfig> ParseModelConfig(const std::string& json, const std::string&
                                  ": the checkpoint is quantised (quantization_config), which is not supported; "
                                  "use the bf16 checkpoint");
   }
+  const bool kda = c.architecture == Architecture::kKimiLinear || c.architecture == Architecture::kGlm5Next;
   c.vocab = text.Int("vocab_size", 0);
   c.hidden = text.Int("hidden_size", 0);
   c.intermediate =
@@ -292,7 +308,8 @@ Result<ModelConfig> ParseModelConfig(const std::string& json, const std::string&
   c.kv_heads = text.Int("num_key_value_heads", c.heads, 1);
   // The hybrid families have 256 as class default, not hidden / heads.
   const bool vl = IsVl(c.architecture);
-  c.head_dim = text.Int("head_dim", vl ? std::max<int64_t>(1, c.hidden / std::max<int64_t>(1, c.heads)) : 256, 1);
+  const int64_t head_dim = vl ? std::max<int64_t>(1, c.hidden / std::max<int64_t>(1, c.heads)) : 256;
+  c.head_dim = text.Int("head_dim", head_dim, kda ? 0 : 1);
   c.max_positions = text.Int("max_position_embeddings", 32768, 1);
   c.norm_eps = text.Float("rms_norm_eps", text.Float("layer_norm_eps", text.Float("layer_norm_epsilon", 1e-6)));
   c.attention_bias = text.Bool("attention_bias", false);
@@ -327,6 +344,13 @@ Result<ModelConfig> ParseModelConfig(const std::string& json, const std::string&
   c.mtp_layers = text.Int("mtp_num_hidden_layers", text.Int("num_nextn_predict_layers", mtp_default, 0, 64), 0, 64);
   c.eos_tokens = (text.Has("eos_token_id") ? text : top).IntOrInts("eos_token_id");
 
+  if (kda) {
+    FLUVIAL_RETURN_IF_ERROR(ReadKdaModel(text, file, c));
+    if (top.Has("vision_config")) ReadGlmVision(top.Object("vision_config"), c);
+    FLUVIAL_RETURN_IF_ERROR(top.status());
+    FLUVIAL_RETURN_IF_ERROR(CheckShapes(c, file));
+    return c;
+  }
   FLUVIAL_RETURN_IF_ERROR(ReadRope(text, file, vl ? 1.0 : 0.25, c.rope));
   FLUVIAL_RETURN_IF_ERROR(ReadLayerTypes(text, file, c));
   ReadMoe(text, c, c.moe);

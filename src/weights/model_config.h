@@ -17,9 +17,18 @@
 
 namespace fluvial::weights {
 
-enum class Architecture : uint8_t { kQwen3_5, kQwen3_5Moe, kQwen3Next, kQwen2_5Vl, kQwen3Vl, kQwen3VlMoe };
+enum class Architecture : uint8_t {
+  kQwen3_5,
+  kQwen3_5Moe,
+  kQwen3Next,
+  kQwen2_5Vl,
+  kQwen3Vl,
+  kQwen3VlMoe,
+  kKimiLinear,
+  kGlm5Next,
+};
 
-/// "qwen3_5", "qwen3_5_moe", "qwen3_next", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe".
+/// "qwen3_5", "qwen3_5_moe", "qwen3_next", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "kimi_linear", "glm5_next".
 std::string_view Name(Architecture architecture);
 
 enum class LayerType : uint8_t { kFullAttention, kLinearAttention };
@@ -32,7 +41,7 @@ struct RopeConfig {
   bool mrope_interleaved = false;
 };
 
-/// Gated DeltaNet layers.
+/// Gated DeltaNet and Kimi Delta Attention layers.
 struct LinearAttentionConfig {
   int64_t key_heads = 16;
   int64_t value_heads = 32;
@@ -40,6 +49,8 @@ struct LinearAttentionConfig {
   int64_t value_dim = 128;
   int64_t conv_kernel = 4;
   DType state_dtype = DType::kF32;  ///< mamba_ssm_dtype
+  /// KDA: the bounded gate's lower bound; absent = softplus gate.
+  std::optional<double> gate_lower_bound;
 
   /// Channels of the convolution: q, k and v.
   int64_t conv_channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
@@ -54,6 +65,40 @@ struct MoeConfig {
   bool renormalise = true;
   int64_t sparse_step = 1;
   std::vector<int64_t> dense_layers;  ///< mlp_only_layers
+  // Sigmoid router with a correction bias (Kimi, GLM).
+  bool sigmoid = false;
+  int64_t groups = 1;
+  int64_t groups_kept = 1;
+  double scale = 1;  ///< routed_scaling_factor
+};
+
+/// Multi-head latent attention without position encoding; rank == 0 means there is none.
+struct LatentAttentionConfig {
+  int64_t query_rank = 0;  ///< q_lora_rank; 0: one projection
+  int64_t rank = 0;        ///< kv_lora_rank
+  int64_t nope = 128;
+  int64_t rope = 64;
+  int64_t v = 128;
+  double norm_eps = 1e-6;  ///< of the norms of the latents
+
+  int64_t qk() const { return nope + rope; }
+};
+
+/// Sparse attention's indexer over pooled keys; topk == 0 means there is none.
+struct IndexerConfig {
+  int64_t topk = 0;  ///< tokens kept per query, a multiple of `pool`
+  int64_t heads = 32;
+  int64_t dim = 128;
+  int64_t pool = 16;
+  bool select_tail = true;   ///< the incomplete last pool is always seen
+  std::vector<bool> shared;  ///< per layer: takes the selection of the indexed layer before it
+};
+
+/// Manifold-constrained hyper-connections: residual streams; streams == 1 means there are none.
+struct HyperConnectionConfig {
+  int64_t streams = 1;
+  double eps = 1e-6;
+  int64_t iterations = 20;
 };
 
 /// Vision tower: that of Qwen3-VL and Qwen3.5 (LayerNorm, GELU, a resampled position table), or that of Qwen2.5-VL
@@ -78,6 +123,20 @@ struct VisionConfig {
   double tokens_per_second = 4;      ///< of the time axis of positions
 };
 
+/// Vision tower of GLM-5.3. Nothing runs it yet; its parameters are counted.
+struct GlmVisionConfig {
+  int64_t depth = 24;
+  int64_t hidden = 1024;
+  int64_t intermediate = 4096;
+  int64_t heads = 16;
+  int64_t in_channels = 3;
+  int64_t patch = 14;
+  int64_t temporal_patch = 2;
+  int64_t merge = 2;
+  int64_t out_hidden = 1536;
+  int64_t projection = 10240;  ///< projection_intermediate_size
+};
+
 struct ModelConfig {
   Architecture architecture = Architecture::kQwen3_5;
   std::string architecture_name;  ///< architectures[0], or model_type when the file has none
@@ -100,7 +159,12 @@ struct ModelConfig {
   RopeConfig rope;
   LinearAttentionConfig linear;
   MoeConfig moe;
+  LatentAttentionConfig latent;
+  IndexerConfig indexer;
+  HyperConnectionConfig hyper;
+  double swiglu_limit = 0;  ///< 0: not clamped
   std::optional<VisionConfig> vision;
+  std::optional<GlmVisionConfig> glm_vision;
   int64_t mtp_layers = 0;
 
   int64_t image_token = -1;

@@ -173,6 +173,28 @@ TEST(ModelConfig, RefusesWrongTypesAndContradictions) {
                  "'text_config' must be an object");
 }
 
+TEST(ModelConfig, MixtureOfExperts) {
+  const std::string base = R"({"architectures": ["Qwen3NextForCausalLM"], "vocab_size": 1000, "hidden_size": 64,
+    "num_hidden_layers": 6, "num_attention_heads": 4, "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 2,
+    "mlp_only_layers": [3], "decoder_sparse_step": 2, "norm_topk_prob": false})";
+  const auto c = ParseModelConfig(base, "config.json");
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  std::vector<int64_t> sparse;
+  for (int64_t i = 0; i < 6; ++i) {
+    if (c->HasExperts(i)) sparse.push_back(i);
+  }
+  EXPECT_EQ(sparse, (std::vector<int64_t>{1, 5}));
+  EXPECT_FALSE(c->moe.renormalise);
+  EXPECT_EQ(c->mtp_layers, 1);
+  EXPECT_REFUSED(With(base, "\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 9"), "more than the 8");
+  EXPECT_REFUSED(With(base, "\"hidden_size\": 64", "\"hidden_size\": 64, \"attn_output_gate\": false"),
+                 "attn_output_gate");
+  // Each size alone is possible; together they would overflow what counts them.
+  EXPECT_REFUSED(With(With(base, "\"hidden_size\": 64", "\"hidden_size\": 1048576"), "\"num_experts\": 8",
+                      "\"moe_intermediate_size\": 16777216, \"num_experts\": 65536"),
+                 "together are far beyond");
+}
+
 TEST(GenerationConfig, ReadsDefaults) {
   const auto g = ParseGenerationConfig(
       R"({"do_sample": true, "temperature": 0.7, "top_k": 20, "top_p": 0.8, "eos_token_id": [3, 4], "pad_token_id": 3})",
@@ -185,6 +207,116 @@ TEST(GenerationConfig, ReadsDefaults) {
   EXPECT_FALSE(g->min_p.has_value());
   EXPECT_FALSE(ParseGenerationConfig(R"({"temperature": "hot"})", "g").ok());
   EXPECT_TRUE(ReadGenerationConfig("/nonexistent").ok());
+}
+
+/// As released (1-based lists), in small.
+constexpr const char* kKimi = R"({
+  "architectures": ["KimiLinearForCausalLM"], "model_type": "kimi_linear", "dtype": "bfloat16", "vocab_size": 1000,
+  "hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 24, "num_hidden_layers": 5, "head_dim": 72,
+  "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": null, "kv_lora_rank": 32, "qk_nope_head_dim": 16,
+  "qk_rope_head_dim": 8, "v_head_dim": 12, "mla_use_nope": true, "num_experts": 8, "num_experts_per_token": 2,
+  "num_shared_experts": 2, "moe_router_activation_func": "sigmoid", "moe_renormalize": true, "num_expert_group": 2,
+  "routed_scaling_factor": 2.446, "topk_group": 1, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+  "model_max_length": 4096, "rope_theta": 10000.0,
+  "linear_attn_config": {"kda_layers": [1, 2, 4], "full_attn_layers": [3, 5], "num_heads": 2, "head_dim": 32,
+                         "short_conv_kernel_size": 4}})";
+
+TEST(ModelConfig, KimiLinearAsReleased) {
+  const auto c = ParseModelConfig(kKimi, "config.json");
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  EXPECT_EQ(c->architecture, Architecture::kKimiLinear);
+  EXPECT_EQ(c->layer_types,
+            (std::vector<LayerType>{LayerType::kLinearAttention, LayerType::kLinearAttention, LayerType::kFullAttention,
+                                    LayerType::kLinearAttention, LayerType::kFullAttention}));
+  EXPECT_EQ(c->linear.value_heads, 2);
+  EXPECT_EQ(c->linear.key_dim, 32);
+  EXPECT_FALSE(c->linear.gate_lower_bound.has_value());
+  EXPECT_EQ(c->latent.rank, 32);
+  EXPECT_EQ(c->latent.query_rank, 0);
+  EXPECT_EQ(c->latent.qk(), 24);
+  EXPECT_EQ(c->latent.v, 12);
+  EXPECT_DOUBLE_EQ(c->latent.norm_eps, 1e-6) << "not that of the config";
+  EXPECT_DOUBLE_EQ(c->norm_eps, 1e-5) << "class default";
+  EXPECT_EQ(c->moe.experts, 8);
+  EXPECT_EQ(c->moe.per_token, 2);
+  EXPECT_EQ(c->moe.groups, 2);
+  EXPECT_EQ(c->moe.shared_intermediate, 48);
+  EXPECT_DOUBLE_EQ(c->moe.scale, 2.446);
+  EXPECT_TRUE(c->moe.sigmoid);
+  EXPECT_FALSE(c->HasExperts(0));
+  EXPECT_TRUE(c->HasExperts(1));
+  EXPECT_EQ(c->max_positions, 4096);
+}
+
+TEST(ModelConfig, KimiLinearContradictions) {
+  EXPECT_REFUSED(With(kKimi, "[1, 2, 4]", "[1, 2]"), "every layer once");
+  EXPECT_REFUSED(With(kKimi, "[1, 2, 4]", "[1, 2, 3, 4]"), "every layer once");
+  EXPECT_REFUSED(With(kKimi, "[1, 2, 4]", "[0, 2, 4]"), "names layer 0");
+  EXPECT_REFUSED(With(kKimi, "[3, 5]", "[3, 6]"), "names layer 6");
+  EXPECT_REFUSED(With(kKimi, "\"mla_use_nope\": true", "\"mla_use_nope\": false"), "position encoding");
+  EXPECT_REFUSED(With(kKimi, "\"sigmoid\"", "\"softmax\""), "a router with softmax");
+  EXPECT_REFUSED(With(kKimi, "\"num_key_value_heads\": 4", "\"num_key_value_heads\": 2"), "is not num_attention_heads");
+  EXPECT_REFUSED(With(kKimi, "\"num_expert_group\": 2", "\"num_expert_group\": 3"), "3 groups");
+  EXPECT_REFUSED(With(kKimi, "\"num_experts_per_token\": 2", "\"num_experts_per_token\": 9"), "9 experts per token");
+  EXPECT_REFUSED(With(kKimi, "\"kv_lora_rank\": 32", "\"kv_lora_rank\": \"x\""), "kv_lora_rank");
+  EXPECT_REFUSED(With(kKimi, "\"kv_lora_rank\": 32", "\"attention_bias\": true"), "attention_bias");
+}
+
+constexpr const char* kGlm = R"({
+  "architectures": ["Glm5NextForConditionalGeneration"], "model_type": "glm5_next", "tie_word_embeddings": false,
+  "text_config": {"model_type": "glm5_next_text", "dtype": "bfloat16", "vocab_size": 1000, "hidden_size": 64,
+    "intermediate_size": 96, "moe_intermediate_size": 24, "num_hidden_layers": 8, "head_dim": 0,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 48, "kv_lora_rank": 32, "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 0, "v_head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1,
+    "index_topk": 32, "index_kpool": 4, "num_nextn_predict_layers": 1,
+    "linear_attn_config": {"head_dim": 32, "num_heads": 2, "short_conv_kernel_size": 4, "gate_lower_bound": -4.0}},
+  "vision_config": {"depth": 2}})";
+
+TEST(ModelConfig, GlmAsReleased) {
+  const auto c = ParseModelConfig(kGlm, "config.json");
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  EXPECT_EQ(c->architecture, Architecture::kGlm5Next);
+  EXPECT_EQ(c->CountLayers(LayerType::kFullAttention), 2) << "layers 3 and 7";
+  EXPECT_EQ(c->layer_types[3], LayerType::kFullAttention);
+  EXPECT_EQ(c->moe.dense_layers, (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_DOUBLE_EQ(c->linear.gate_lower_bound.value(), -4.0);
+  EXPECT_DOUBLE_EQ(c->latent.norm_eps, 1e-5) << "that of the config";
+  EXPECT_EQ(c->indexer.topk, 32);
+  EXPECT_EQ(c->indexer.pool, 4);
+  EXPECT_EQ(c->indexer.shared, std::vector<bool>(8, false));
+  EXPECT_EQ(c->hyper.streams, 4);
+  EXPECT_DOUBLE_EQ(c->swiglu_limit, 10.0);
+  EXPECT_DOUBLE_EQ(c->moe.scale, 2.5);
+  EXPECT_EQ(c->mtp_layers, 1);
+  EXPECT_FALSE(c->vision.has_value()) << "another tower than Qwen's; left alone";
+}
+
+TEST(ModelConfig, GlmGates) {
+  const auto bound = [](const std::string& nested) {
+    const auto c = ParseModelConfig(With(kGlm, "\"gate_lower_bound\": -4.0", nested), "config.json");
+    EXPECT_TRUE(c.ok()) << c.status().message();
+    return c.ok() ? c->linear.gate_lower_bound.value_or(0) : 1;
+  };
+  EXPECT_DOUBLE_EQ(bound("\"gate_lower_bound\": -0.5"), -0.5);
+  EXPECT_DOUBLE_EQ(bound("\"safe_gate\": true"), -5.0);
+  EXPECT_DOUBLE_EQ(bound("\"gate_lower_bound\": null"), -5.0) << "safe_gate is on by default";
+  EXPECT_DOUBLE_EQ(bound("\"gate_lower_bound\": null, \"safe_gate\": false"), 0) << "softplus gate";
+  EXPECT_REFUSED(With(kGlm, "-4.0", "-6.0"), "[-5, 0)");
+}
+
+TEST(ModelConfig, GlmContradictions) {
+  EXPECT_REFUSED(With(kGlm, "\"index_topk\": 32", "\"index_topk\": 33"), "not a multiple of index_kpool");
+  EXPECT_REFUSED(With(kGlm, "\"index_kpool\": 4", "\"index_topk_pattern\": \"FFF\""), "one F or S per layer");
+  EXPECT_REFUSED(With(kGlm, "\"index_kpool\": 4", "\"index_topk_pattern\": \"FFFSFFFF\""), "layer 3 shares");
+  EXPECT_REFUSED(With(kGlm, "\"index_kpool\": 4", "\"indexer_types\": [\"full\"]"), "1 entries for 8 layers");
+  EXPECT_REFUSED(With(kGlm, "\"index_kpool\": 4", "\"index_kpool_always_select_tail\": false"), "not supported");
+  EXPECT_REFUSED(With(kGlm, "\"qk_rope_head_dim\": 0", "\"qk_rope_head_dim\": 8"), "qk_rope_head_dim is 8");
+  EXPECT_REFUSED(With(kGlm, "\"q_lora_rank\": 48", "\"q_lora_rank\": 0"), "q_lora_rank is missing");
+  EXPECT_REFUSED(With(kGlm, "\"index_kpool\": 4", "\"swiglu_limit\": 0"), "swiglu_limit must be positive");
+  EXPECT_REFUSED(With(kGlm, "\"index_kpool\": 4",
+                      "\"layer_types\": [\"mamba\", \"a\", \"a\", \"a\", \"a\", "
+                      "\"a\", \"a\", \"a\"]"),
+                 "'mamba' is not known");
 }
 
 }  // namespace

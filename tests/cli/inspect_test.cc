@@ -59,6 +59,26 @@ TEST_F(InspectTest, TextGroupsLayersUnlessAsked) {
   EXPECT_NE(r.out.find("model.layers.1.mlp.up_proj.weight"), std::string::npos);
 }
 
+TEST_F(InspectTest, ConfigAlone) {
+  const std::string model = CopyOfDemo();
+  const Json whole = Json::parse(Run("inspect --json " + model).out);
+  fs::remove(model + "/model.safetensors");
+  const Ran r = Run("inspect --json " + model);
+  ASSERT_EQ(r.status, 0) << r.err;
+  const Json alone = Json::parse(r.out);
+  EXPECT_EQ(alone["parameters"], whole["parameters"]);
+  EXPECT_EQ(alone["expected_parameters"], whole["expected_parameters"]);
+  EXPECT_EQ(alone["memory"]["state_bytes_per_sequence"], whole["memory"]["state_bytes_per_sequence"]);
+  EXPECT_EQ(alone["memory"]["kv_bytes_per_token"], whole["memory"]["kv_bytes_per_token"]);
+  EXPECT_TRUE(alone["tensors"].empty());
+  const Ran text = Run("inspect " + model);
+  ASSERT_EQ(text.status, 0) << text.err;
+  EXPECT_NE(text.out.find("none here"), std::string::npos) << text.out;
+  const Ran explain = Run("explain --json " + model);
+  ASSERT_EQ(explain.status, 0) << explain.err;
+  EXPECT_EQ(Json::parse(explain.out)["parameters"], whole["expected_parameters"]);
+}
+
 TEST_F(InspectTest, ModelsThatAreNotUsable) {
   ExpectError("inspect", 2, "model");
   ExpectError("inspect /nowhere", 3, "/nowhere/config.json");
@@ -66,7 +86,8 @@ TEST_F(InspectTest, ModelsThatAreNotUsable) {
 
   std::string model = CopyOfDemo();
   fs::remove(model + "/model.safetensors");
-  ExpectError("inspect " + model, 3, "model.safetensors");
+  WriteText(model + "/model.safetensors.index.json", R"({"weight_map":{"a":"absent.safetensors"}})");
+  ExpectError("inspect " + model, 3, "absent.safetensors");
 
   model = CopyOfDemo();
   fs::resize_file(model + "/model.safetensors", fs::file_size(model + "/model.safetensors") - 100);

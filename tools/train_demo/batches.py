@@ -15,6 +15,8 @@ from split import is_test
 
 GRIDS = [(6, 6), (6, 8), (8, 6), (8, 8), (6, 10), (8, 10), (10, 8)]
 PATCH_ROOM = 80
+# Whether a recall answer names the key first. Without that, attention without positions (demo-kda) did not learn to look codes up.
+RECALL_WORKING = {"gdn": False, "kda": True}
 
 
 class Encoder:
@@ -89,12 +91,15 @@ def text_row(rng, enc, length):
 
 
 def recall_row(rng, enc, length):
-    questions = {256: 4, 512: 6, 1024: 8}.get(length, 16)
-    entries = int((length - 20 - questions * 30) / 12.6)
+    working = RECALL_WORKING[enc.family]
+    each = 40 if working else 30
+    questions = {128: 2, 256: 4, 512: 6, 1024: 8}.get(length, 16)
+    entries = max(2, int((length - 20 - questions * each) / 12.6))
     if rng.random() < 0.2:
-        entries = rng.randint(3, entries)
+        entries = rng.randint(2, entries)
+    easy = working and rng.random() < 0.25
     while True:
-        text, asks = recall.make(rng, entries, questions, False)
+        text, asks = recall.make(rng, entries, questions, False, working, easy)
         ids, labels = [], []
         for i, (question, answer, _) in enumerate(asks):
             more = enc.turn((text if i == 0 else "") + question, answer)
@@ -103,13 +108,17 @@ def recall_row(rng, enc, length):
             ids, labels = ids + more[0], labels + more[1]
         if len(ids) <= length:
             return ids, labels
-        entries = int(entries * 0.9)
+        entries = max(2, int(entries * 0.9))
 
 
-def picture_row(rng, enc, length):
-    """(ids, labels, grids, patches): one or two pictures and as many questions as fit."""
+def picture_row(rng, enc, length, words=False):
+    """(ids, labels, grids, patches): one or two pictures and as many questions as fit; words: one word to read."""
     while True:
-        images, asks = pictures.make(rng, False, 4)
+        if words:
+            image, word, colour = pictures.word_scene(rng, False)
+            images, asks = [image], [pictures.ask_word(rng, word, colour)]
+        else:
+            images, asks = pictures.make(rng, False, 4)
         seen = [pictures.patches(i) for i in images]
         grids = [g for _, g in seen]
         ids, labels = enc.turn(*asks[0], grids)
@@ -123,35 +132,45 @@ def picture_row(rng, enc, length):
     return ids, labels, grids, [p for p, _ in seen]
 
 
-def plan(family, tokens, rng, progress):
-    """Segments [(kind, rows, row length)] of one step; `tokens` a multiple of 8192. Long recall comes after the first part of training."""
+def plan(family, tokens, rng, progress, stage=1):
+    """Segments [(kind, rows, row length)] of one step; `tokens` a multiple of 4096. Long recall comes after the first part of training.
+    Stage 2 of demo-gdn-vl continues a model that can all but read words well."""
     unit = tokens // 16
-    length = rng.choices([256, 1024, 4096], [0.75, 0.25, 0.0] if progress < 0.15 else [0.35, 0.4, 0.25])[0]
-    length = min(length, unit)
+
+    def rows(kind, units, length):
+        length = min(length, units * unit)
+        while units * unit % length:  # small steps hold no long rows
+            length //= 2
+        return kind, units * unit // length, length
+
     if family == "gdn":
-        return [("pictures", 6 * unit // 128, 128), ("text", 5 * unit // 128, 128), ("text", 2 * unit // 256, 256), ("recall", 3 * unit // length, length)]
-    return [("text", 9 * unit // 128, 128), ("text", 3 * unit // 256, 256), ("recall", 4 * unit // length, length)]
+        length = rng.choices([256, 1024, 4096], [0.75, 0.25, 0.0] if progress < 0.15 and stage == 1 else [0.35, 0.4, 0.25])[0]
+        if stage == 2:
+            return [rows("words", 7, 64), rows("pictures", 3, 128), rows("text", 2, 128), rows("text", 1, 256), rows("recall", 3, length)]
+        return [rows("pictures", 6, 128), rows("text", 5, 128), rows("text", 2, 256), rows("recall", 3, length)]
+    if progress < 0.3:
+        return [rows("text", 5, 128), rows("text", 1, 256), rows("recall", 6, 128), rows("recall", 4, 256)]
+    length = rng.choices([512, 1024, 4096], [0.3, 0.4, 0.3])[0]
+    return [rows("text", 5, 128), rows("text", 1, 256), rows("recall", 2, 128), rows("recall", 4, 256), rows("recall", 4, length)]
 
 
-def build(family, enc, tokens, rng, progress):
+def build(family, enc, tokens, rng, progress, stage=1):
     """One step's arrays."""
-    segments = plan(family, tokens, rng, progress)
+    segments = plan(family, tokens, rng, progress, stage)
     ids = np.zeros(tokens, np.int32)
     labels = np.full(tokens, -100, np.int32)
     pos = np.zeros(tokens, np.int32)
     out = {"ids": ids, "labels": labels, "pos": pos}
     if family == "gdn":
-        room = segments[0][1] * 4 // 3
+        room = sum({"words": r, "pictures": r * 4 // 3}.get(k, 0) for k, r, _ in segments)
         out.update(pos3=np.zeros((3, tokens), np.int32), source=np.full(tokens, -1, np.int32), patches=np.zeros((room, PATCH_ROOM, 768), np.uint8), grids=np.zeros(room, np.int32))
     at, images = 0, 0
     for kind, rows, length in segments:
         for _ in range(rows):
-            if kind == "pictures":
-                row, lab, grids, patches = picture_row(rng, enc, length)
-                while images + len(grids) > room:
-                    row, lab, grids, patches = picture_row(rng, enc, length)
-                    if images + 1 > room:
-                        row, lab, grids, patches = *text_row(rng, enc, length), [], []
+            if kind in ("pictures", "words"):
+                row, lab, grids, patches = picture_row(rng, enc, length, kind == "words")
+                if images + len(grids) > room:
+                    row, lab, grids, patches = *text_row(rng, enc, length), [], []
             else:
                 row, lab = (text_row if kind == "text" else recall_row)(rng, enc, length)
                 grids, patches = [], []
@@ -176,14 +195,3 @@ def build(family, enc, tokens, rng, progress):
             at += length
     assert at == tokens
     return [(r, t) for _, r, t in segments], [k for k, _, _ in segments], out
-
-
-def worker(family, directory, tokens, seed, queue, progress, stop):
-    """Fills `queue` until `stop` is set."""
-    import torch
-    torch.set_num_threads(1)
-    os.nice(5)
-    enc, rng = Encoder(family, directory), random.Random(seed)
-    while not stop.is_set():
-        segments, kinds, arrays = build(family, enc, tokens, rng, progress.value)
-        queue.put((segments, kinds, {k: torch.from_numpy(v) for k, v in arrays.items()}))

@@ -13,8 +13,6 @@ import torch.nn.functional as F
 
 CHUNK = 64
 SUB = 16
-# Bound of the exponents of the factored form inside one block of 16: exact while |g| <= 40/8 per token on average.
-LIMIT = 40.0
 
 
 def small_product(a, b):
@@ -46,15 +44,24 @@ def decayed_products(q, k, g):
     if g.shape[-1] == 1:
         decay = torch.exp(torch.clamp(g - g.transpose(-1, -2), max=0.0))
         return (q @ k.transpose(-1, -2)) * decay, (k @ k.transpose(-1, -2)) * decay
-    shape = g.shape
-    blocks = (*shape[:-2], CHUNK // SUB, SUB, shape[-1])
-    gb = g.view(blocks)
-    middle = gb[..., SUB // 2 - 1:SUB // 2, :]                                    # [..., 4, 1, D]
-    left = torch.exp(torch.clamp(gb - middle, min=-LIMIT * 2, max=LIMIT))
-    right = k.unsqueeze(-3) * torch.exp(torch.clamp(middle - g.unsqueeze(-3), min=-LIMIT * 2, max=LIMIT))  # [..., 4, 64, D]
-    right = right.transpose(-1, -2)
-    square = (*shape[:-2], CHUNK, CHUNK)
-    return ((q.view(blocks) * left) @ right).reshape(square), ((k.view(blocks) * left) @ right).reshape(square)
+    # Exponents are differences and never positive: rows and columns of one block of 16 pair by pair, and earlier columns through
+    # the sum at the block's start. A factored form of the whole chunk would overflow or lose what strong gates forget.
+    count = CHUNK // SUB
+    qb, kb, gb = (x.unflatten(-2, (count, SUB)) for x in (q, k, g))
+    pair = kb.unsqueeze(-3) * torch.exp(torch.clamp(gb.unsqueeze(-2) - gb.unsqueeze(-3), max=0.0))         # [..., 4, 16, 16, D]
+    inside = [(x.unsqueeze(-2) * pair).sum(-1) for x in (qb, kb)]                                           # [..., 4, 16, 16]
+    start = F.pad(gb[..., :-1, SUB - 1:, :], (0, 0, 0, 0, 1, 0))                                            # [..., 4, 1, D]
+    left = torch.exp(torch.clamp(gb - start, max=0.0))
+    right = (k.unsqueeze(-3) * torch.exp(torch.clamp(start - g.unsqueeze(-3), max=0.0))).transpose(-1, -2)  # [..., 4, D, 64]
+    row = torch.arange(count, device=q.device)
+    earlier = (row[None, :] < row[:, None])[:, None, :, None]
+    same = (row[None, :] == row[:, None])[:, None, :, None]
+    out = []
+    for x, block in ((qb, inside[0]), (kb, inside[1])):
+        far = ((x * left) @ right).unflatten(-1, (count, SUB))                                              # [..., 4, 16, 4, 16]
+        whole = torch.where(same, block.unsqueeze(-2), torch.where(earlier, far, 0.0))
+        out.append(whole.flatten(-2).flatten(-3, -2))
+    return out
 
 
 def chunk_terms(q, k, v, g, beta):

@@ -93,7 +93,10 @@ def moe(x, ln, router, bias, gate_up, down, sg, su, sd, dtype):
     gate, up = lin(h, gate_up.flatten(0, 1), dtype).unflatten(-1, (m.EXPERTS, 2, m.EXPERT_INNER)).unbind(2)
     inner = F.silu(gate) * up * weights.to(dtype).unsqueeze(-1)
     y = lin(inner.flatten(1), down.transpose(0, 1).flatten(1), dtype)
-    return x + y + swiglu(h, sg, su, sd, dtype), mask.mean(0)
+    # balance loss: share of the tokens of each expert times its mean score (Switch Transformers, arXiv 2101.03961, eq. 4)
+    share = (scores / scores.sum(-1, keepdim=True)).mean(0)
+    load = mask.mean(0)
+    return x + y + swiglu(h, sg, su, sd, dtype), load, (load * share).sum() * (m.EXPERTS / m.TOP_K)
 
 
 def kda_post_moe(x, p, r, states, gate, norm, out, *rest):
@@ -167,7 +170,7 @@ class Net:
     def __init__(self, family, params, device, dtype, compiled=False):
         self.family, self.p, self.device, self.dtype = family, params, device, dtype
         self.root = "model.language_model." if family == "gdn" else "model."
-        self.load, self.lowest_gate = [], None
+        self.load, self.lowest_gate, self.uneven = [], None, 0.0
         self.grids = {}
         self.compiled = compiled
         self._regions = {}
@@ -234,7 +237,7 @@ class Net:
         x = F.embedding(ids, p[self.root + "embed_tokens.weight"])
         if vision is not None:
             x = torch.where((vision_source >= 0)[:, None], vision[vision_source.clamp(min=0)], x)
-        self.load, lowest = [], []
+        self.load, lowest, self.uneven = [], [], 0.0
         if self.family == "gdn":
             cos, sin = self.rope(pos3)
         for i, kind in enumerate(m.LAYERS):
@@ -266,8 +269,9 @@ class Net:
                 q, k, v = self.region(mla_pre)(x, ln, *self.get(a, "q_proj.weight kv_a_proj_with_mqa.weight kv_a_layernorm.weight kv_b_proj.weight"), d)
                 x = self.region(mla_post)(x, self.attend(q, k, v, segments), p[a + "o_proj.weight"], *rest)
             if not dense:
-                x, load = x
-                self.load.append((layer + "block_sparse_moe.gate.e_score_correction_bias", load))
+                x, load, uneven = x
+                self.load.append((layer + "block_sparse_moe.gate.e_score_correction_bias", load.detach()))
+                self.uneven = self.uneven + uneven
         if lowest:
             self.lowest_gate = torch.stack(lowest).min()
         return x

@@ -16,13 +16,13 @@ import torch
 import batches
 
 
-def _serve(family, directory, tokens, seed, slots, layout, free, ready, progress, nice):
+def _serve(family, directory, tokens, seed, slots, layout, free, ready, progress, stage, nice):
     os.nice(nice)
     torch.set_num_threads(1)
     enc, rng = batches.Encoder(family, directory), random.Random(seed)
     while True:
         slot = free.get()
-        segments, kinds, arrays = batches.build(family, enc, tokens, rng, progress.value)
+        segments, kinds, arrays = batches.build(family, enc, tokens, rng, progress.value, stage)
         for name, (offset, shape, dtype) in layout.items():
             np.frombuffer(slots[slot], dtype=dtype, count=int(np.prod(shape)), offset=offset).reshape(shape)[:] = arrays[name]
         ready.put((slot, segments, kinds))
@@ -30,10 +30,10 @@ def _serve(family, directory, tokens, seed, slots, layout, free, ready, progress
 
 class Loader:
 
-    def __init__(self, family, directory, tokens, seed, workers, device):
+    def __init__(self, family, directory, tokens, seed, workers, device, stage):
         self.device, self.reused, self.fresh = device, 0, 0
         context = multiprocessing.get_context("fork")
-        _, _, arrays = batches.build(family, batches.Encoder(family, directory), tokens, random.Random(seed), 0.0)
+        _, _, arrays = batches.build(family, batches.Encoder(family, directory), tokens, random.Random(seed), 0.0, stage)
         self.layout, offset = {}, 0
         for name, x in arrays.items():
             self.layout[name] = (offset, x.shape, x.dtype)
@@ -44,7 +44,7 @@ class Loader:
         for i in range(count):
             self.free.put(i)
         self.workers = [context.Process(target=_serve, daemon=True, args=(
-            family, directory, tokens, seed + 1000 * (i + 1), self.slots, self.layout, self.free, self.ready, self.progress, 5)) for i in range(workers)]
+            family, directory, tokens, seed + 1000 * (i + 1), self.slots, self.layout, self.free, self.ready, self.progress, stage, 5)) for i in range(workers)]
         for w in self.workers:
             w.start()
         self.queue, self.recent, self.rng = queue.Queue(maxsize=4), [], random.Random(seed)

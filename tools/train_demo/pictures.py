@@ -6,7 +6,6 @@ a fixed list that training never draws).
 """
 
 import functools
-import glob
 import os
 import zlib
 
@@ -29,22 +28,23 @@ APPLE BREAD CHAIR CLOUD EARTH FRUIT GRASS HORSE HOUSE LEMON LIGHT MOUSE MUSIC NI
 WATER WHALE""".split()
 
 
+FACES = [f"DejaVuSans{x}" for x in ("", "-Bold", "-BoldOblique", "-Oblique")] + [f"DejaVuSansMono{x}" for x in ("", "-Bold", "-BoldOblique", "-Oblique")] + \
+    [f"DejaVuSerif{x}" for x in ("", "-Bold", "-BoldItalic", "-Italic")]
+
+
 @functools.lru_cache(maxsize=1)
 def font_files():
-    """TrueType fonts found on this machine: the system's DejaVu faces and those that matplotlib ships; sorted, at least Pillow's own."""
+    """The twelve DejaVu faces that both matplotlib and the fonts-dejavu packages have, and Pillow's own (None)."""
     folders = ["/usr/share/fonts/truetype/dejavu"]
     try:
         import matplotlib
-        folders.insert(0, os.path.join(os.path.dirname(matplotlib.__file__), "mpl-data", "fonts", "ttf"))
+        folders.append(os.path.join(os.path.dirname(matplotlib.__file__), "mpl-data", "fonts", "ttf"))
     except ImportError:
         pass
-    found = {}
-    for folder in folders:
-        for path in sorted(glob.glob(os.path.join(folder, "*.ttf"))):
-            name = os.path.basename(path)
-            if name.startswith("DejaVu") and "Math" not in name and "Display" not in name:
-                found.setdefault(name, path)
-    return tuple(found[name] for name in sorted(found)) + (None,)
+    found = [next((p for p in (os.path.join(d, face + ".ttf") for d in folders) if os.path.exists(p)), None) for face in FACES]
+    if None in found:
+        raise SystemExit(f"{FACES[found.index(None)]}.ttf is missing: install fonts-dejavu-core and fonts-dejavu-extra, or matplotlib")
+    return (*found, None)
 
 
 @functools.lru_cache(maxsize=512)

@@ -10,6 +10,7 @@ import os
 import random
 
 import arithmetic
+import batches
 import pictures
 import recall
 import vocabulary
@@ -29,12 +30,12 @@ def arithmetic_items(seed):
     return items
 
 
-def recall_items(seed, encode):
+def recall_items(seed, encode, working):
     """Lengths spread evenly (by logarithm) from about 100 to 4,000 tokens."""
     rng, items = random.Random(seed), []
     while len(items) < COUNT:
         target = int(100 * 40**(len(items) / (COUNT - 1)))
-        text, asks = recall.make(rng, max(3, (target - 30) // 12), 1, True)
+        text, asks = recall.make(rng, max(3, (target - 30) // 12), 1, True, working)
         question, answer, _ = asks[0]
         if len(encode(text + question)) <= 4040:
             items.append({"question": text + question, "answer": answer, "images": []})
@@ -65,7 +66,7 @@ def main():
         from tokenizers import Tokenizer
         encode = Tokenizer.from_file(os.path.join(directory, "tokenizer.json")).encode
         os.makedirs(os.path.join(directory, "eval"), exist_ok=True)
-        sets = {"arithmetic": arithmetic_items(args.seed), "recall": recall_items(args.seed + 1, lambda t: encode(t).ids)}
+        sets = {"arithmetic": arithmetic_items(args.seed), "recall": recall_items(args.seed + 1, lambda t: encode(t).ids, batches.RECALL_WORKING[family])}
         if family == "gdn":
             sets["images"] = picture_items(args.seed + 2, directory)
         for kind, items in sets.items():

@@ -12,12 +12,14 @@ SECOND = ["badger", "bear", "beaver", "bison", "camel", "cat", "cobra", "crane",
           "mouse", "newt", "otter", "owl", "panda", "raven", "robin", "seal", "shark", "snail", "stork", "swan", "tiger", "toad", "trout", "viper",
           "whale", "wolf", "wren", "zebra"]
 LINES = ["The code of {k} is {v}.", "{k} has the code {v}.", "For {k} the code is {v}."]
+EASY = "{k}: {v}"  # in training of models that name the key first, one list in four
 ASKS = ["What is the code of {k}?", "Which code does {k} have?", "Give me the code of {k}.", "Please find the code of {k}."]
 HEADS = ["Read this list of codes.", "Here is a list of codes.", "Remember these codes."]
 
 
-def make(rng, entries, questions, test):
-    """Returns (text with the list, [(question, answer, key)]). The first question follows the list in the same message."""
+def make(rng, entries, questions, test, working=False, easy=False):
+    """Returns (text with the list, [(question, answer, key)]). The first question follows the list in the same message.
+    working: the answer names the key and its code before the last line, as a sum shows its steps."""
     names = rng.sample([f"{a} {b}" for a in FIRST for b in SECOND], entries)
     form = rng.choice(LINES + [None])
     pairs = []
@@ -27,7 +29,7 @@ def make(rng, entries, questions, test):
             if is_test(f"{name}={value}") == test:
                 break
         pairs.append((name, value))
-    lines = [(form or rng.choice(LINES)).format(k=k, v=v) for k, v in pairs]
+    lines = [(EASY if easy else form or rng.choice(LINES)).format(k=k, v=v) for k, v in pairs]
     asked = rng.sample(pairs, min(questions, entries))
-    asks = [(rng.choice(ASKS).format(k=k), f"#### {v}", f"{k}={v}") for k, v in asked]
+    asks = [(rng.choice(ASKS).format(k=k), (f"{k}: {v}\n" if working else "") + f"#### {v}", f"{k}={v}") for k, v in asked]
     return rng.choice(HEADS) + "\n" + "\n".join(lines) + "\n", asks

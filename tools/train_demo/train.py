@@ -32,7 +32,8 @@ import muon
 import prepare
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-WEIGHTS = {"pictures": 1.0, "text": 1.0, "recall": 2.0}
+WEIGHTS = {"words": 1.0, "pictures": 1.0, "text": 1.0, "recall": 2.0}
+BALANCE = 0.01  # weight of the routers' balance loss
 
 
 class Log:
@@ -66,7 +67,7 @@ def step_loss(net, batch):
         total, weight = total + WEIGHTS[kind] * s, weight + WEIGHTS[kind] * n
         stats += [s.detach(), (right[part] & known[part]).sum(), n]
         at += rows * length
-    return total / weight, torch.stack([v.float() for v in stats]).view(-1, 3)
+    return total / weight + BALANCE * net.uneven, torch.stack([v.float() for v in stats]).view(-1, 3)
 
 
 def balance(net, rate):
@@ -124,7 +125,7 @@ def train(args):
     os.makedirs(args.out, exist_ok=True)
     log = Log(os.path.join(args.out, name + ".log"), name)
     directory = os.path.join(args.models, name)
-    data = loader.Loader(family, directory, args.tokens, args.seed, args.workers, args.device)
+    data = loader.Loader(family, directory, args.tokens, args.seed, args.workers, args.device, args.stage)
     enc = batches.Encoder(family, directory)
     ids = {t: enc.tokenizer.token_to_id(t) for t in prepare.vocabulary.SPECIAL[family]}
     torch.manual_seed(args.seed)
@@ -148,7 +149,7 @@ def train(args):
         progress = (time.time() - start) / max(1e-9, end - start)
         if progress >= 1 or (args.steps and step >= args.steps):
             break
-        data.progress.value = progress if not args.start else 1.0
+        data.progress.value = progress
         loss, part = step_loss(net, batch := data.next())
         loss.backward()
         optimiser.step(schedule(progress, (step + 1) / args.warmup, args), 0.85 + 0.1 * min(1.0, step / 300))
@@ -172,8 +173,9 @@ def train(args):
                 snapshot = {n: t.detach().clone() for n, t in params.items()}
         if checks and progress >= checks[0]:
             checks.pop(0)
-            scores = {k: generate.accuracy(net, enc, directory, k, 100)[0] for k in generate.answers.eval_files(directory)}
-            log(f"100 items each, bf16: {scores}")
+            if args.check_items:
+                scores = {k: generate.accuracy(net, enc, directory, k, args.check_items)[0] for k in generate.answers.eval_files(directory)}
+                log(f"{args.check_items} items each, bf16: {scores}")
             halfway = os.path.join(tempfile.mkdtemp(), name)
             export(params, args, family, halfway, ids, {"unfinished": progress})
             pack(halfway, args.out)
@@ -182,7 +184,7 @@ def train(args):
     seconds = time.time() - start
     log(f"{step} steps in {seconds:.0f} s, {data.fresh} fresh batches, {data.reused} used again")
     note = {"seed": args.seed, "steps": step, "tokens_per_step": args.tokens, "seconds": round(seconds), "machine": torch.cuda.get_device_name() if gpu else "CPU",
-            "torch": torch.__version__, "muon_lr": args.muon_lr, "adam_lr": args.adam_lr}
+            "torch": torch.__version__, "muon_lr": args.muon_lr, "adam_lr": args.adam_lr, "stage": args.stage, "continued": bool(args.start)}
     work = os.path.join(tempfile.mkdtemp(), name)
     export(params, args, family, work, ids, note)
     log(f"exported: {pack(work, args.out)} bytes")
@@ -227,6 +229,7 @@ def main():
     parser.add_argument("--family", choices=["gdn", "kda", "both"], default="both")
     parser.add_argument("--models", default=os.path.join(HERE, "..", "..", "models"))
     parser.add_argument("--start", help="folder with exported models to continue from")
+    parser.add_argument("--stage", type=int, default=1, choices=[1, 2], help="2: the mixture that continues demo-gdn-vl, mostly words to read")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=65536, help="tokens a step, a multiple of 4096")
     parser.add_argument("--workers", type=int, default=6)
@@ -239,6 +242,7 @@ def main():
     parser.add_argument("--every", type=int, default=100)
     parser.add_argument("--reserve", type=float, default=60, help="seconds kept for export and evaluation")
     parser.add_argument("--eval-items", type=int, default=0)
+    parser.add_argument("--check-items", type=int, default=100, help="items of each eval set asked at 40 and 75 %% of the training, 0: none")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args()

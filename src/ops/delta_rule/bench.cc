@@ -1,42 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/delta_rule/bench.h"
 
-#include <time.h>
-
 #include <algorithm>
-#include <memory>
 #include <utility>
 
 #include "ops/common/test_kit.h"
 
 namespace fluvial::ops::delta_rule {
-namespace {
-
-// Memory of the stream's device, filled by repeating a few thousand random values: element-wise generation of
-// gigabytes would take longer than the measurement.
-Result<Buffer> Fill(Stream& stream, DType dtype, int64_t elements, test_kit::Random& random,
-                    double (*value)(test_kit::Random&)) {
-  constexpr int64_t kPeriod = 65521;  // prime, so that rows differ
-  const size_t size = SizeOf(dtype), bytes = static_cast<size_t>(elements) * size;
-  std::vector<char> period(kPeriod * size);
-  for (int64_t i = 0; i < kPeriod; ++i) StoreFromDouble(period.data(), dtype, i, value(random));
-  const DeviceInfo& device = stream.device();
-  FLUVIAL_ASSIGN_OR_RETURN(Buffer buffer, Buffer::Allocate(device.kind, bytes, device.index));
-  for (size_t at = 0; at < bytes; at += period.size()) {
-    FLUVIAL_RETURN_IF_ERROR(Copy(stream, static_cast<char*>(buffer.data()) + at, device.kind, period.data(),
-                                 DeviceKind::kCpu, std::min(period.size(), bytes - at)));
-  }
-  return buffer;
-}
-
-double ProcessMicroseconds() {
-  timespec t{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_nsec) * 1e-3;
-}
-
-}  // namespace
-
 double MinimumBytes(const ProblemLine& line) {
   const Problem& p = line.problem;
   const double io = static_cast<double>(SizeOf(p.io));
@@ -78,7 +48,7 @@ Result<Measurement> Measure(Stream& stream, const DeltaBackend& backend, const P
   const int64_t slots = p.sequences + (p.token_states ? p.sequences * p.max_length : 0);
   std::vector<Buffer> keep;
   const auto make = [&](DType dtype, int64_t n, double (*value)(test_kit::Random&)) -> Result<void*> {
-    FLUVIAL_ASSIGN_OR_RETURN(Buffer b, Fill(stream, dtype, std::max<int64_t>(n, 1), random, value));
+    FLUVIAL_ASSIGN_OR_RETURN(Buffer b, FillBuffer(stream, dtype, std::max<int64_t>(n, 1), random, value));
     keep.push_back(std::move(b));
     return keep.back().data();
   };
@@ -126,37 +96,12 @@ Result<Measurement> Measure(Stream& stream, const DeltaBackend& backend, const P
   FLUVIAL_RETURN_IF_ERROR(Validate(p, a));
   FLUVIAL_ASSIGN_OR_RETURN(const Buffer workspace,
                            Buffer::Allocate(device.kind, backend.workspace_bytes(p, device), device.index));
-  std::unique_ptr<Event> start = MakeCpuEvent(), stop = MakeCpuEvent();
-  if (device.kind == DeviceKind::kCuda) {
-    FLUVIAL_ASSIGN_OR_RETURN(start, MakeCudaEvent(device.index));
-    FLUVIAL_ASSIGN_OR_RETURN(stop, MakeCudaEvent(device.index));
-  }
-  const auto once = [&]() -> Result<double> {
-    FLUVIAL_RETURN_IF_ERROR(start->Record(stream));
-    FLUVIAL_RETURN_IF_ERROR(backend.run(stream, p, a, {workspace.data(), workspace.bytes()}));
-    FLUVIAL_RETURN_IF_ERROR(stop->Record(stream));
-    FLUVIAL_RETURN_IF_ERROR(stop->Synchronize());
-    FLUVIAL_ASSIGN_OR_RETURN(const double ms, stop->MillisecondsSince(*start));
-    return ms * 1e3;
-  };
-  Measurement m;
+  FLUVIAL_ASSIGN_OR_RETURN(Measurement m,
+                           MeasureRuns(
+                               stream, [&] { return backend.run(stream, p, a, {workspace.data(), workspace.bytes()}); },
+                               min_repeats, min_seconds));
   m.bytes = MinimumBytes(line);
   m.multiply_adds = MultiplyAdds(line);
-  FLUVIAL_ASSIGN_OR_RETURN(double us, once());
-  for (double total = 0; static_cast<int>(m.us.size()) < min_repeats || total < min_seconds * 1e6;) {
-    const double active = ProcessMicroseconds();
-    FLUVIAL_ASSIGN_OR_RETURN(us, once());
-    if (device.kind == DeviceKind::kCpu) {
-      const double used = (ProcessMicroseconds() - active) / stream.pool().threads();
-      m.best_active_us = m.us.empty() ? used : std::min(m.best_active_us, used);
-    }
-    m.us.push_back(us);
-    total += us;
-  }
-  std::vector<double> sorted = m.us;
-  std::sort(sorted.begin(), sorted.end());
-  m.best_us = sorted.front();
-  m.median_us = sorted[sorted.size() / 2];
   return m;
 }
 

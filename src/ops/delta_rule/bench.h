@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ops/common/measure.h"
 #include "ops/delta_rule/delta_rule.h"
 
 namespace fluvial::ops::delta_rule {
@@ -20,16 +21,7 @@ double MultiplyAdds(const ProblemLine& line);
 /// A peer, not a backend: the tuned token-by-token loop of bench_token_loop_simd.cc (prefill, CPU, v a multiple of 64).
 extern const DeltaBackend kTokenLoopPeer;
 
-struct Measurement {
-  std::vector<double> us;  ///< each repeat, in order
-  double best_us = 0;
-  double median_us = 0;
-  /// CPU only: time the process's threads were running, over the number of threads. Below the wall time where other
-  /// processes share the machine; above it never.
-  double best_active_us = 0;
-  double bytes = 0;
-  double multiply_adds = 0;
-};
+using ops::Measurement;
 
 /// Random inputs with long memory, one warm-up, then repeats until both `min_repeats` and `min_seconds` are reached.
 /// On CUDA the time is between events on the stream.

@@ -11,9 +11,9 @@
 
 #include <string>
 
+#include "ops/common/sm90_ptx.cuh"
 #include "ops/delta_rule/cuda_elements.cuh"
 #include "ops/delta_rule/sm90_delta_launch.h"
-#include "ops/delta_rule/sm90_ptx.cuh"
 
 namespace fluvial::ops::delta_rule {
 namespace {

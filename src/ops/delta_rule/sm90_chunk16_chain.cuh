@@ -89,25 +89,32 @@ __device__ __forceinline__ void StoreOut(const uint32_t (&o)[4], uint8_t* tile, 
 }
 
 // ---- boundaries -----------------------------------------------------------------------------------------------
+// No branch here depends on the thread: behind one, ptxas would keep the stage of the main loop in vector registers and
+// rebuild every descriptor in every turn (25 instructions before the first wgmma).
+
 /// All math threads' earlier writes, then `saved` = n, for CTAs that wait with AwaitSaves.
 __device__ __forceinline__ void PublishSaves(Boundary* at, int n, int thread) {
-  __syncwarp();
   NamedBarrier(kMathBarrier, kMathThreads);
-  if (thread == 0) {
-    __threadfence();
-    asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(&at->saved), "r"(n) : "memory");
-  }
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.eq.s32 p, %2, 0;\n"
+      "@p fence.acq_rel.gpu;\n"
+      "@p st.release.gpu.global.s32 [%0], %1;\n}" ::"l"(&at->saved),
+      "r"(n), "r"(thread)
+      : "memory");
 }
-__device__ __forceinline__ void AwaitSaves(const Boundary* at, int n, int thread) {
-  __syncwarp();
-  if (thread == 0) {
-    int saved;
-    do {
-      asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(saved) : "l"(&at->saved) : "memory");
-    } while (saved < n);
-  }
-  __syncwarp();
-  NamedBarrier(kMathBarrier, kMathThreads);
+__device__ __forceinline__ void AwaitSaves(const Boundary* at, int n) {
+  int saved;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(saved) : "l"(&at->saved) : "memory");
+  } while (__any_sync(~0u, saved < n));
+}
+__device__ __forceinline__ void CountFailure(const DeltaParams& p, Boundary* at, int thread) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.eq.s32 p, %2, 0;\n"
+      "@p st.global.s32 [%0], 1;\n"
+      "@p red.global.add.s32 [%1], 1;\n}" ::"l"(&at->failed),
+      "l"(p.failures), "r"(thread)
+      : "memory");
 }
 
 /// Whether the CTA's state has the very bits of the one at `saved`; all math threads return the same.
@@ -127,52 +134,55 @@ __device__ __forceinline__ bool SameBits(const float (&s)[64], const float* save
                    (x[i].z ^ __float_as_uint(s[at + 2])) | (x[i].w ^ __float_as_uint(s[at + 3]));
     }
   }
-  __syncwarp();
   return !NamedBarrierAny(kMathBarrier, kMathThreads, different != 0);
+}
+
+/// The saves of a piece are published twice: the first ones with the last, which finds their stores long done, and the
+/// last at the piece's end. Each fence waits for all stores before it.
+__device__ __forceinline__ bool Publishes(const Piece& piece, int c) {
+  return (piece.flags & kFromZero) != 0 && (c == SavePoint(kSaves - 1) || c == piece.own);
+}
+/// Whether the outputs up to chunk `c` must be written at this event.
+template <Mode kMode>
+__device__ __forceinline__ bool FlushesOutput(const Piece& piece, int c) {
+  return kMode != Mode::kBalanced || c >= piece.own || Publishes(piece, c);
 }
 
 /// The chunk of the piece after `c` at which BoundaryEvent has something to do.
 __device__ __forceinline__ int NextEvent(const Piece& piece, int c) {
   if ((piece.flags & kFromZero) == 0) return piece.own;
-  for (int k = 0; k < kSaves; ++k) {
-    if (SavePoint(k) > c) return min(SavePoint(k), piece.own);
-  }
-  return piece.own;
+  int next = SavePoint(0);
+  while (next <= c) next *= 2;
+  return next > SavePoint(kSaves - 1) ? piece.own : min(next, piece.own);
 }
 
-/// After `c` chunks of the piece: leaves the state for the CTA before, or compares it with what the CTA behind left.
-/// Returns the chunk to run to, or 0 at the end.
+/// After `c` > 0 chunks of the piece: leaves the state for the CTA before, or compares it with what the CTA behind
+/// left. Returns the chunk to run to; `c` at the end.
 __device__ __forceinline__ int BoundaryEvent(const PieceTable& table, const Piece& piece, const DeltaParams& p,
                                              const float (&s)[64], int c, int thread) {
   const int j = Part();
   Boundary* const boundary = static_cast<Boundary*>(p.boundaries) + j;
+  const int over = c - piece.own;
   int save = 0;  // of the next piece, to be met
-  if (c <= piece.own) {
-    if ((piece.flags & kFromZero) != 0) {
-      // Published one event later, when the stores of all threads are long done and the fence costs nothing.
-      int k = 0;
-      while (k < kSaves && SavePoint(k) < c) ++k;
-      if (k > 0) PublishSaves(boundary, k, thread);
-      if (k < kSaves && c == SavePoint(k)) {
-        StoreFragments(s, CellOf(p, j)->saves[k], thread);
-        if (c == piece.own) PublishSaves(boundary, k + 1, thread);
-      }
+  if (over <= 0) {
+    // Saves before this chunk; SavePoint(k) is 2^(k+1).
+    const int before = min(31 - __clz(max(c - 1, 1)), kSaves);
+    if (Publishes(piece, c)) PublishSaves(boundary, before, thread);
+    if ((piece.flags & kFromZero) != 0 && before < kSaves && c == SavePoint(before)) {
+      StoreFragments(s, CellOf(p, j)->saves[before], thread);
     }
-    if (c < piece.own) return NextEvent(piece, c);
-    if ((piece.flags & kCut) == 0) return 0;
+    if (over < 0) return NextEvent(piece, c);
+    if ((piece.flags & kCut) == 0) return c;
     StoreFragments(s, CellOf(p, j + 1)->end, thread);
   } else {
-    while (SavePoint(save) < c - piece.own) ++save;
-    if (SameBits(s, CellOf(p, j + 1)->saves[save], thread)) return 0;
-    if (++save == kSaves || SavePoint(save) > table.next_own) {
-      if (thread == 0) {
-        boundary[1].failed = 1;
-        atomicAdd(p.failures, 1);
-      }
-      return 0;
+    save = 31 - __clz(over);  // the one after this one
+    if (SameBits(s, CellOf(p, j + 1)->saves[save - 1], thread)) return c;
+    if (save == kSaves || SavePoint(save) >= table.next_own) {
+      CountFailure(p, boundary + 1, thread);
+      return c;
     }
   }
-  AwaitSaves(boundary + 1, save + 1, thread);  // what that CTA wrote to `out` before is overwritten from here on
+  AwaitSaves(boundary + 1, save + 1);  // what that CTA wrote to `out` before is overwritten from here on
   return piece.own + SavePoint(save);
 }
 
@@ -194,8 +204,10 @@ __device__ __forceinline__ void MathLoop(Smem<kGate>& sm, const DeltaParams& p) 
 #pragma unroll 1
   for (int n = 0; n < sm.table.pieces; ++n) {
     const Piece& piece = sm.table.piece[n];
-    __nv_bfloat16* const out = static_cast<__nv_bfloat16*>(p.out) + piece.token * p.out_row +
-                               static_cast<int64_t>(piece.head) * kDim + wg * 64 + (warp & 3) * 16;
+    // Of chunk c - 1, whose output is in `packed` while `pending`.
+    __nv_bfloat16* out = static_cast<__nv_bfloat16*>(p.out) + (piece.token - kChunk) * p.out_row +
+                         static_cast<int64_t>(piece.head) * kDim + wg * 64 + (warp & 3) * 16;
+    bool pending = false;
     float s[64];
     const int slot = kMode == Mode::kWhole || (piece.flags & kFromZero) == 0 ? p.read_slots[piece.seq] : -1;
     if (kMode == Mode::kReplay) {
@@ -210,15 +222,19 @@ __device__ __forceinline__ void MathLoop(Smem<kGate>& sm, const DeltaParams& p) 
       }
     }
     Pin(s);
-    uint32_t a[32];
-    StateToOperand(a, s);
 
     int c = 0;
     int until = kMode == Mode::kBalanced ? __reduce_max_sync(~0u, NextEvent(piece, 0)) : piece.own;
+    // A fixed number of turns, whatever happens in them: ptxas keeps the stage in uniform registers only then.
 #pragma unroll 1
-    for (;;) {
+    for (int event = 0; event < (kMode == Mode::kBalanced ? 2 * kSaves + 1 : 1); ++event) {
+      uint32_t a[32];  // made again after each event, so that it needs no registers there
+      StateToOperand(a, s);
+      const int left = __shfl_sync(~0u, until - c, 0);
+      at_stage = __shfl_sync(~0u, at_stage, 0);
+      turn = __shfl_sync(~0u, turn, 0);
 #pragma unroll 1
-      for (const int begin = c; c < until; ++c) {
+      for (int i = 0; i < left; ++i) {
         Stage<kGate>& st = sm.stage[at_stage];
         BarrierWait(&sm.full[at_stage], turn);
 
@@ -234,22 +250,21 @@ __device__ __forceinline__ void MathLoop(Smem<kGate>& sm, const DeltaParams& p) 
 
         // While X and S qd run: the previous chunk's output, v and the decay factors. (S itself has to wait: ptxas
         // serialises a wgmma with any change of another one's accumulators.)
-        if (kWithOut && c > begin)
-          StoreOut(packed, sm.out[warp], out + (c - 1) * (kChunk * p.out_row), p.out_row, kChunk, lane);
+        if (kWithOut && pending) StoreOut(packed, sm.out[warp], out, p.out_row, kChunk, lane);
         // The transposed load gives (values, tokens): matrices in the order a0 a1 a2 a3 of the A operand.
         uint32_t v[4] = {0, 0, 0, 0};
         if constexpr (kWithOut) {
           LoadMatrix4Transposed(v, SmemAddr(st.v) + v_offset);
         }
-        float2 xf[2], of[2];
+        float2 xf[2];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          xf[i] = *reinterpret_cast<const float2*>(&st.x_rows[col + 8 * i]);
-          of[i] = *reinterpret_cast<const float2*>(&st.o_rows[col + 8 * i]);
-        }
+        for (int i = 0; i < 2; ++i) xf[i] = LoadShared2(SmemAddr(&st.x_rows[col + 8 * i]));
         WgmmaWait<0>();
         Pin(xo);
-        // Only now, when the registers of `a` are free: before, they do not fit.
+        // Only now, when the registers of `a` are free: before, these do not fit.
+        float2 of[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) of[i] = LoadShared2(SmemAddr(&st.o_rows[col + 8 * i]));
         float4 d[8];
         if constexpr (kGate == Gate::kPerChannel) {
           const uint32_t decay = SmemAddr(st.decay) + (lane & 3) * (kDecayPitch * 4);
@@ -298,16 +313,18 @@ __device__ __forceinline__ void MathLoop(Smem<kGate>& sm, const DeltaParams& p) 
         for (int i = 0; i < 4; ++i) packed[i] = PackBf16(o[2 * i], o[2 * i + 1]);
         Pin(packed);
         Pin(a);
+        out += kChunk * p.out_row;
+        pending = true;
         if (++at_stage == kStages<kGate>) at_stage = 0, turn ^= 1;
       }
-      if (kWithOut && c > 0) {
-        const int64_t done = static_cast<int64_t>(c - 1) * kChunk;
-        StoreOut(packed, sm.out[warp], out + done * p.out_row, p.out_row,
-                 min(kChunk, piece.rows - static_cast<int>(done)), lane);
+      c += left;
+      if (kWithOut && pending && FlushesOutput<kMode>(piece, c)) {
+        StoreOut(packed, sm.out[warp], out, p.out_row, min(kChunk, piece.rows - (c - 1) * kChunk), lane);
+        pending = false;
       }
-      if constexpr (kMode != Mode::kBalanced) break;
-      until = __reduce_max_sync(~0u, BoundaryEvent(sm.table, piece, p, s, c, thread));
-      if (until <= c) break;
+      if (kMode == Mode::kBalanced && left > 0) {
+        until = max(c, BoundaryEvent(sm.table, piece, p, s, c, thread));
+      }
     }
     if constexpr (kMode == Mode::kTransfer) {
       StoreFragments(s, CellOf(p, Part())->saves[0], thread);

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include <cudaTypedefs.h>
-#include <cuda_runtime.h>
-
 #include <string>
 
+#include "ops/common/sm90_tensor_map.cuh"
 #include "ops/delta_rule/sm90_chunk16_launch.cuh"
 #include "ops/delta_rule/sm90_delta_launch.h"
 
@@ -13,28 +11,14 @@ namespace {
 
 namespace kernel = sm90::chunk16;
 
-/// The driver's tensor-map encoder, looked up through the runtime so that nothing links libcuda.
-PFN_cuTensorMapEncodeTiled_v12000 Encoder() {
-  static const PFN_cuTensorMapEncodeTiled_v12000 encoder = [] {
-    void* f = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found) !=
-            cudaSuccess ||
-        found != cudaDriverEntryPointSuccess) {
-      f = nullptr;
-    }
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(f);
-  }();
-  return encoder;
-}
-
 /// {128, heads, tokens} of bf16 with free token pitch, box {64, 1, 16}, 128-byte swizzle.
 Status EncodeMap(const TensorView& t, CUtensorMap* map) {
   const cuuint64_t dims[3] = {static_cast<cuuint64_t>(t.dim(2)), static_cast<cuuint64_t>(t.dim(1)),
                               static_cast<cuuint64_t>(t.dim(0))};
   const cuuint64_t strides[2] = {static_cast<cuuint64_t>(t.stride(1)) * 2, static_cast<cuuint64_t>(t.stride(0)) * 2};
   const cuuint32_t box[3] = {64, 1, kernel::kChunk}, element_strides[3] = {1, 1, 1};
-  const CUresult e = Encoder()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, t.data, dims, strides, box, element_strides,
+  const CUresult e =
+      sm90::TensorMapEncoder()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, t.data, dims, strides, box, element_strides,
                                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (e != CUDA_SUCCESS) {
@@ -49,7 +33,7 @@ Status EncodeMap(const TensorView& t, CUtensorMap* map) {
 Status LaunchChunk16(Stream& stream, const Problem& problem, const Args& args, int64_t parts, Workspace workspace) {
   const SequencePlan& plan = *args.plan;
   if (plan.sequences() == 0 && !stream.capturing()) return Status::Ok();
-  if (Encoder() == nullptr) {
+  if (sm90::TensorMapEncoder() == nullptr) {
     return Status::Failed(
         "delta rule cuda_chunk16: the NVIDIA driver is older than CUDA 12 and has no tensor maps; update it");
   }

@@ -7,8 +7,8 @@
 // mended).
 #pragma once
 
+#include "ops/common/sm90_ptx.cuh"
 #include "ops/delta_rule/sm90_delta_params.h"
-#include "ops/delta_rule/sm90_ptx.cuh"
 
 namespace fluvial::sm90::chunk16 {
 

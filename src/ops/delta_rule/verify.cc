@@ -5,8 +5,6 @@
 #include <array>
 #include <cmath>
 
-#include "hwy/highway.h"
-
 namespace fluvial::ops::delta_rule {
 namespace {
 
@@ -36,14 +34,6 @@ struct Target {
   std::string name;  ///< "" on devices other than the CPU
   Stream* stream;
 };
-
-BackendTally& TallyOf(VerifyReport* report, const std::string& backend, const std::string& device) {
-  for (BackendTally& t : report->tallies) {
-    if (t.backend == backend && t.device == device) return t;
-  }
-  report->tallies.push_back({backend, device, 0, 0, 0, 0, {}});
-  return report->tallies.back();
-}
 
 }  // namespace
 
@@ -100,23 +90,6 @@ Case GenerateCase(Op op, uint64_t seed, int64_t index) {
   return c;
 }
 
-std::vector<std::string> CpuTargets() {
-  hwy::SetSupportedTargetsForTest(0);
-  std::vector<std::string> names;
-  for (const int64_t t : hwy::SupportedAndGeneratedTargets()) names.emplace_back(hwy::TargetName(t));
-  return names;
-}
-
-void ForceCpuTarget(std::string_view name) {
-  hwy::SetSupportedTargetsForTest(0);
-  int64_t chosen = 0;
-  for (const int64_t t : hwy::SupportedAndGeneratedTargets()) {
-    if (hwy::TargetName(t) == name) chosen = t;
-  }
-  hwy::SetSupportedTargetsForTest(chosen);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-}
-
 Result<VerifyReport> Verify(std::span<const std::unique_ptr<Stream>> streams, const VerifyOptions& options) {
   FLUVIAL_CHECK(!streams.empty() && streams[0]->device().kind == DeviceKind::kCpu);
   std::vector<Case> cases;
@@ -152,7 +125,7 @@ Result<VerifyReport> Verify(std::span<const std::unique_ptr<Stream>> streams, co
         named = true;
         const Check check = b.check(c.line.problem, device);
         if (!check.ok()) {
-          ++TallyOf(&report, std::string(b.name), device.Arch()).refused;
+          ++report.TallyOf(std::string(b.name), device.Arch()).refused;
           last_refusal = check.reason();
           continue;
         }
@@ -168,7 +141,7 @@ Result<VerifyReport> Verify(std::span<const std::unique_ptr<Stream>> streams, co
           const auto verdict = prepared->Check(*stream, b, PrecisionOf(b));
           if (simd) ForceCpuTarget("");
           BackendTally& tally =
-              TallyOf(&report, std::string(b.name) + (target.empty() ? "" : "/" + target), device.Arch());
+              report.TallyOf(std::string(b.name) + (target.empty() ? "" : "/" + target), device.Arch());
           ++report.runs;
           const bool passed = verdict.ok() && verdict->passed;
           ++(passed ? tally.passed : tally.failed);

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ops/common/verify_report.h"
 #include "ops/delta_rule/test_kit.h"
 
 namespace fluvial::ops::delta_rule {
@@ -36,34 +37,10 @@ struct VerifyOptions {
   std::span<const DeltaBackend> instead;
 };
 
-struct BackendTally {
-  std::string backend;  ///< "cpu", or "cpu/AVX2" for a forced instruction set
-  std::string device;
-  int64_t passed = 0;
-  int64_t failed = 0;
-  int64_t refused = 0;
-  double worst_ratio = 0;  ///< largest difference / bound
-  std::string worst_line;
-};
-
-struct VerifyReport {
-  int64_t cases = 0;
-  int64_t runs = 0;
-  int64_t failed = 0;
-  bool stopped = false;
-  std::vector<BackendTally> tallies;
-  /// "backend on device: line: what is wrong"; at most 100 kept.
-  std::vector<std::string> failures;
-};
+using ops::BackendTally;
+using ops::VerifyReport;
 
 /// A named backend that refuses every case is kRefused with its reason; failures are in the report, not the status.
 Result<VerifyReport> Verify(std::span<const std::unique_ptr<Stream>> streams, const VerifyOptions& options);
-
-/// Instruction sets of this CPU that the kernels were built for, best first ("AVX3", "AVX2", ...).
-std::vector<std::string> CpuTargets();
-
-/// Makes CPU kernels of this process use one of CpuTargets(); "" goes back to the best. Not thread-safe: tests and
-/// verify.
-void ForceCpuTarget(std::string_view name);
 
 }  // namespace fluvial::ops::delta_rule

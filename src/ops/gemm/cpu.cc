@@ -17,8 +17,6 @@
 namespace fluvial::ops::gemm {
 namespace {
 
-// From this many rows on, transposing weights into panels pays.
-constexpr int64_t kManyRows = 12;
 // Rows of x per task: bounds the fp32 sums. More rows mean that a panel is packed less often.
 constexpr int64_t kMaxRows = 768;
 constexpr int64_t kMinRows = 96;
@@ -58,7 +56,7 @@ Cut CutForStreaming(const Problem& p, const Kernel& kernel, int threads) {
   return {cut.rows, groups * kColumnGroup};
 }
 
-bool UsesPanels(const Problem& p, const Kernel& kernel) { return kernel.pack != nullptr && p.m >= kManyRows; }
+bool UsesPanels(const Problem& p, const Kernel& kernel) { return kernel.pack != nullptr && p.m >= kernel.many_rows; }
 
 // Rows of the copy of x: whole cache lines, an odd number of them, so that rows of a tile do not compete for few sets
 // of L1; room for k padded to a multiple of the step.

@@ -26,12 +26,14 @@ inline __attribute__((always_inline)) __m512bh Load(const uint16_t* p, __mmask32
 }
 
 // Lane sums of MR rows of x with NR rows of w, not yet added up: sums[i][j] is a register. Adding them up here, at the
-// end of each tile, would stall: the additions wait for one another while they fill the scheduler.
+// end of each tile, would stall: the additions wait for one another while they fill the scheduler. Meanwhile the rows
+// `ahead` elements further on are fetched (0: none): with several rows of x a core computes too long per byte for its
+// own prefetchers to keep memory busy.
 template <int MR, int NR>
 __attribute__((noinline)) void Tile(const uint16_t* x, int64_t xs, const uint16_t* w, int64_t ws, int64_t k,
-                                    float* sums) {
+                                    float* sums, int64_t ahead) {
   __m512 acc[MR][NR];
-#pragma GCC unroll 6
+#pragma GCC unroll 8
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 8
     for (int j = 0; j < NR; ++j) acc[i][j] = _mm512_setzero_ps();
@@ -40,7 +42,7 @@ __attribute__((noinline)) void Tile(const uint16_t* x, int64_t xs, const uint16_
     __m512bh wv[NR];
 #pragma GCC unroll 8
     for (int j = 0; j < NR; ++j) wv[j] = Load(w + j * ws + l, mask...);
-#pragma GCC unroll 6
+#pragma GCC unroll 8
     for (int i = 0; i < MR; ++i) {
       const __m512bh xv = Load(x + i * xs + l, mask...);
 #pragma GCC unroll 8
@@ -48,9 +50,17 @@ __attribute__((noinline)) void Tile(const uint16_t* x, int64_t xs, const uint16_
     }
   };
   int64_t l = 0;
-  for (; l + kStep <= k; l += kStep) step(l);
+  if (ahead != 0) {
+    for (; l + kStep <= k; l += kStep) {
+#pragma GCC unroll 8
+      for (int j = 0; j < NR; ++j) __builtin_prefetch(w + j * ws + l + ahead, 0, 3);
+      step(l);
+    }
+  } else {
+    for (; l + kStep <= k; l += kStep) step(l);
+  }
   if (l < k) step(l, static_cast<__mmask32>((uint64_t{1} << (k - l)) - 1));
-#pragma GCC unroll 6
+#pragma GCC unroll 8
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 8
     for (int j = 0; j < NR; ++j) _mm512_storeu_ps(sums + (i * kColumnGroup + j) * kLanes, acc[i][j]);
@@ -59,18 +69,24 @@ __attribute__((noinline)) void Tile(const uint16_t* x, int64_t xs, const uint16_
 
 template <int MR>
 void Rows(const uint16_t* x, int64_t xs, const uint16_t* w, int64_t ws, int64_t n, int64_t k, float* c, int64_t ldc,
-          bool first) {
-  constexpr int NR = MR <= 3 ? 8 : 4;  // 24 of 32 registers are sums at most
+          bool first, int64_t ahead) {
+  constexpr int NR = MR <= 3 ? 8 : MR <= 6 ? 4 : 3;  // 24 of 32 registers are sums at most
   alignas(64) float sums[MR * kColumnGroup * kLanes];
   for (int64_t j = 0; j < n; j += kColumnGroup) {
     const int64_t columns = n - j < kColumnGroup ? n - j : kColumnGroup;
     int64_t q = 0;
-    for (; q + NR <= columns; q += NR) Tile<MR, NR>(x, xs, w + (j + q) * ws, ws, k, sums + q * kLanes);
-    for (; q < columns; ++q) Tile<MR, 1>(x, xs, w + (j + q) * ws, ws, k, sums + q * kLanes);
+    // The last four of threes are two pairs: a single column is too little work for its latency.
+    for (; q + NR <= columns && (NR != 3 || columns - q != 4); q += NR) {
+      Tile<MR, NR>(x, xs, w + (j + q) * ws, ws, k, sums + q * kLanes, ahead);
+    }
+    for (; NR == 3 && q + 2 <= columns; q += 2) {
+      Tile<MR, 2>(x, xs, w + (j + q) * ws, ws, k, sums + q * kLanes, ahead);
+    }
+    for (; q < columns; ++q) Tile<MR, 1>(x, xs, w + (j + q) * ws, ws, k, sums + q * kLanes, ahead);
     for (; q < kColumnGroup; ++q) {
       for (int i = 0; i < MR; ++i) _mm512_store_ps(sums + (i * kColumnGroup + q) * kLanes, _mm512_setzero_ps());
     }
-#pragma GCC unroll 6
+#pragma GCC unroll 8
     for (int i = 0; i < MR; ++i) {
       const __m512 sum = SumLanes16(sums + i * kColumnGroup * kLanes);
       float* to = c + i * ldc + j;
@@ -79,25 +95,50 @@ void Rows(const uint16_t* x, int64_t xs, const uint16_t* w, int64_t ws, int64_t 
   }
 }
 
+constexpr int64_t kTileRows = 8;
+// Bytes that are fetched ahead of a tile: enough to cover the memory's latency, few enough to stay in L1 until used.
+constexpr int64_t kAheadBytes = 12 << 10;
+
 void Block(const void* x_void, int64_t xs, const void* w_void, int64_t ws, int64_t m, int64_t n, int64_t k, float* c,
            int64_t ldc, bool first) {
   const uint16_t* x = static_cast<const uint16_t*>(x_void);
   const uint16_t* w = static_cast<const uint16_t*>(w_void);
-  int64_t i = 0;
-  for (; i + 6 <= m; i += 6) Rows<6>(x + i * xs, xs, w, ws, n, k, c + i * ldc, ldc, first);
-  x += i * xs;
-  c += i * ldc;
-  switch (m - i) {
-    case 5:
-      return Rows<5>(x, xs, w, ws, n, k, c, ldc, first);
-    case 4:
-      return Rows<4>(x, xs, w, ws, n, k, c, ldc, first);
-    case 3:
-      return Rows<3>(x, xs, w, ws, n, k, c, ldc, first);
-    case 2:
-      return Rows<2>(x, xs, w, ws, n, k, c, ldc, first);
-    case 1:
-      return Rows<1>(x, xs, w, ws, n, k, c, ldc, first);
+  const int64_t passes = (m + kTileRows - 1) / kTileRows;
+  const int64_t rows_ahead = kAheadBytes / (2 * (k > 0 ? k : 1));
+  // A single row streams as fast without; later passes find w in a cache.
+  int64_t ahead = m > 1 ? (rows_ahead < 4 ? 4 : rows_ahead) * ws : 0;
+  for (int64_t pass = 0, i = 0; pass < passes; ++pass, ahead = 0) {
+    // Shares that differ by one row at most.
+    const int64_t rows = (m - i) / (passes - pass);
+    const uint16_t* xi = x + i * xs;
+    float* ci = c + i * ldc;
+    i += rows;
+    switch (rows) {
+      case 8:
+        Rows<8>(xi, xs, w, ws, n, k, ci, ldc, first, ahead);
+        break;
+      case 7:
+        Rows<7>(xi, xs, w, ws, n, k, ci, ldc, first, ahead);
+        break;
+      case 6:
+        Rows<6>(xi, xs, w, ws, n, k, ci, ldc, first, ahead);
+        break;
+      case 5:
+        Rows<5>(xi, xs, w, ws, n, k, ci, ldc, first, ahead);
+        break;
+      case 4:
+        Rows<4>(xi, xs, w, ws, n, k, ci, ldc, first, ahead);
+        break;
+      case 3:
+        Rows<3>(xi, xs, w, ws, n, k, ci, ldc, first, ahead);
+        break;
+      case 2:
+        Rows<2>(xi, xs, w, ws, n, k, ci, ldc, first, ahead);
+        break;
+      case 1:
+        Rows<1>(xi, xs, w, ws, n, k, ci, ldc, first, ahead);
+        break;
+    }
   }
 }
 
@@ -274,7 +315,7 @@ bool HaveBf16Kernel() {
   return have;
 }
 
-Kernel Bf16Kernel() { return {Block, DType::kBF16, 2048, 6, kColumns, kStep, Arrange, Pack, Multiply}; }
+Kernel Bf16Kernel() { return {Block, DType::kBF16, 2048, kTileRows, 33, kColumns, kStep, Arrange, Pack, Multiply}; }
 
 }  // namespace fluvial::ops::gemm
 

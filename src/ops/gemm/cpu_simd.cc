@@ -39,16 +39,18 @@ using VF = hn::Vec<DF>;
 #endif
 
 constexpr int64_t kLanes = int64_t(hn::MaxLanes(DF()));
-// 32 registers of AVX-512 hold 6 x 4 sums, 16 registers 3 x 4.
-constexpr int kMaxRows = FLUVIAL_GEMM_512 ? 6 : 3;
+// 32 registers of AVX-512 hold 8 x 3 or 6 x 4 sums, 16 registers 3 x 4.
+constexpr int kMaxRows = FLUVIAL_GEMM_512 ? 8 : 3;
 
 // Lane sums of MR rows of x with NR rows of w, not yet added up: sums[i][j] is a register. Adding them up here, at the
-// end of each tile, would stall: the additions wait for one another while they fill the scheduler.
+// end of each tile, would stall: the additions wait for one another while they fill the scheduler. Meanwhile the rows
+// `ahead` elements further on are fetched (0: none): with several rows of x a core computes too long per byte for its
+// own prefetchers to keep memory busy.
 template <int MR, int NR, class TW>
-HWY_NOINLINE void Tile(const float* x, int64_t xs, const TW* w, int64_t ws, int64_t k, float* sums) {
+HWY_NOINLINE void Tile(const float* x, int64_t xs, const TW* w, int64_t ws, int64_t k, float* sums, int64_t ahead) {
   const DF d;
   VF acc[MR][NR];
-#pragma GCC unroll 6
+#pragma GCC unroll 8
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 8
     for (int j = 0; j < NR; ++j) acc[i][j] = hn::Zero(d);
@@ -58,7 +60,7 @@ HWY_NOINLINE void Tile(const float* x, int64_t xs, const TW* w, int64_t ws, int6
       VF wv[NR];
 #pragma GCC unroll 8
       for (int j = 0; j < NR; ++j) wv[j] = fs::LoadF32(d, wp + j * wp_stride);
-#pragma GCC unroll 6
+#pragma GCC unroll 8
       for (int i = 0; i < MR; ++i) {
         const VF xv = hn::LoadU(d, xp + i * xp_stride);
 #pragma GCC unroll 8
@@ -66,18 +68,26 @@ HWY_NOINLINE void Tile(const float* x, int64_t xs, const TW* w, int64_t ws, int6
       }
     } else {
       VF xv[MR];
-#pragma GCC unroll 6
+#pragma GCC unroll 8
       for (int i = 0; i < MR; ++i) xv[i] = hn::LoadU(d, xp + i * xp_stride);
 #pragma GCC unroll 8
       for (int j = 0; j < NR; ++j) {
         const VF wv = fs::LoadF32(d, wp + j * wp_stride);
-#pragma GCC unroll 6
+#pragma GCC unroll 8
         for (int i = 0; i < MR; ++i) acc[i][j] = hn::MulAdd(xv[i], wv, acc[i][j]);
       }
     }
   };
   int64_t l = 0;
-  for (; l + kLanes <= k; l += kLanes) step(x + l, xs, w + l, ws);
+  if (ahead != 0) {
+    for (; l + kLanes <= k; l += kLanes) {
+#pragma GCC unroll 8
+      for (int j = 0; j < NR; ++j) hwy::Prefetch(w + j * ws + l + ahead);
+      step(x + l, xs, w + l, ws);
+    }
+  } else {
+    for (; l + kLanes <= k; l += kLanes) step(x + l, xs, w + l, ws);
+  }
   if (l < k) {
     // Padded copies: reading past a row could leave the mapping, and 0 * NaN is NaN.
     HWY_ALIGN float xt[MR * kLanes] = {};
@@ -86,7 +96,7 @@ HWY_NOINLINE void Tile(const float* x, int64_t xs, const TW* w, int64_t ws, int6
     for (int j = 0; j < NR; ++j) std::memcpy(wt + j * kLanes, w + j * ws + l, size_t(k - l) * sizeof(TW));
     step(xt, kLanes, wt, kLanes);
   }
-#pragma GCC unroll 6
+#pragma GCC unroll 8
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 8
     for (int j = 0; j < NR; ++j) hn::StoreU(acc[i][j], d, sums + (i * kColumnGroup + j) * kLanes);
@@ -109,40 +119,70 @@ HWY_INLINE void AddLanes(const float* sums, [[maybe_unused]] int64_t columns, fl
 
 template <int MR, class TW>
 HWY_INLINE void Rows(const float* x, int64_t xs, const TW* w, int64_t ws, int64_t n, int64_t k, float* c, int64_t ldc,
-                     bool first) {
-  constexpr int NR = MR <= kMaxRows / 2 ? 8 : 4;
+                     bool first, int64_t ahead) {
+  constexpr int NR = FLUVIAL_GEMM_512 ? (MR <= 3 ? 8 : MR <= 6 ? 4 : 3) : (MR == 1 ? 8 : 4);
   HWY_ALIGN float sums[MR * kColumnGroup * kLanes] = {};
   for (int64_t j = 0; j < n; j += kColumnGroup) {
     const int64_t columns = HWY_MIN(kColumnGroup, n - j);
     int64_t q = 0;
-    for (; q + NR <= columns; q += NR) Tile<MR, NR>(x, xs, w + (j + q) * ws, ws, k, sums + q * kLanes);
-    for (; q < columns; ++q) Tile<MR, 1>(x, xs, w + (j + q) * ws, ws, k, sums + q * kLanes);
+    // The last four of threes are two pairs: a single column is too little work for its latency.
+    for (; q + NR <= columns && (NR != 3 || columns - q != 4); q += NR) {
+      Tile<MR, NR>(x, xs, w + (j + q) * ws, ws, k, sums + q * kLanes, ahead);
+    }
+    for (; NR == 3 && q + 2 <= columns; q += 2) {
+      Tile<MR, 2>(x, xs, w + (j + q) * ws, ws, k, sums + q * kLanes, ahead);
+    }
+    for (; q < columns; ++q) Tile<MR, 1>(x, xs, w + (j + q) * ws, ws, k, sums + q * kLanes, ahead);
     for (int i = 0; i < MR; ++i) AddLanes(sums + i * kColumnGroup * kLanes, columns, c + i * ldc + j, first);
   }
 }
+
+// Bytes that are fetched ahead of a tile: enough to cover the memory's latency, few enough to stay in L1 until used.
+constexpr int64_t kAheadBytes = 12 << 10;
 
 template <class TW>
 void Block(const void* x_void, int64_t xs, const void* w_void, int64_t ws, int64_t m, int64_t n, int64_t k, float* c,
            int64_t ldc, bool first) {
   const float* x = static_cast<const float*>(x_void);
   const TW* w = static_cast<const TW*>(w_void);
-  int64_t i = 0;
-  for (; i + kMaxRows <= m; i += kMaxRows) Rows<kMaxRows>(x + i * xs, xs, w, ws, n, k, c + i * ldc, ldc, first);
-  x += i * xs;
-  c += i * ldc;
-  switch (m - i) {
-    case 1:
-      return Rows<1>(x, xs, w, ws, n, k, c, ldc, first);
-    case 2:
-      return Rows<2>(x, xs, w, ws, n, k, c, ldc, first);
+  const int64_t passes = (m + kMaxRows - 1) / kMaxRows;
+  const int64_t rows_ahead = kAheadBytes / (int64_t(sizeof(TW)) * HWY_MAX(k, int64_t{1}));
+  // A single row streams as fast without; later passes find w in a cache.
+  int64_t ahead = m > 1 ? HWY_MAX(rows_ahead, int64_t{4}) * ws : 0;
+  for (int64_t pass = 0, i = 0; pass < passes; ++pass, ahead = 0) {
+    // Shares that differ by one row at most.
+    const int64_t rows = (m - i) / (passes - pass);
+    const float* xi = x + i * xs;
+    float* ci = c + i * ldc;
+    i += rows;
+    switch (rows) {
+      case 1:
+        Rows<1>(xi, xs, w, ws, n, k, ci, ldc, first, ahead);
+        break;
+      case 2:
+        Rows<2>(xi, xs, w, ws, n, k, ci, ldc, first, ahead);
+        break;
+      case 3:
+        Rows<3>(xi, xs, w, ws, n, k, ci, ldc, first, ahead);
+        break;
 #if FLUVIAL_GEMM_512
-    case 3:
-      return Rows<3>(x, xs, w, ws, n, k, c, ldc, first);
-    case 4:
-      return Rows<4>(x, xs, w, ws, n, k, c, ldc, first);
-    case 5:
-      return Rows<5>(x, xs, w, ws, n, k, c, ldc, first);
+      case 4:
+        Rows<4>(xi, xs, w, ws, n, k, ci, ldc, first, ahead);
+        break;
+      case 5:
+        Rows<5>(xi, xs, w, ws, n, k, ci, ldc, first, ahead);
+        break;
+      case 6:
+        Rows<6>(xi, xs, w, ws, n, k, ci, ldc, first, ahead);
+        break;
+      case 7:
+        Rows<7>(xi, xs, w, ws, n, k, ci, ldc, first, ahead);
+        break;
+      case 8:
+        Rows<8>(xi, xs, w, ws, n, k, ci, ldc, first, ahead);
+        break;
 #endif
+    }
   }
 }
 
@@ -151,6 +191,7 @@ void Block(const void* x_void, int64_t xs, const void* w_void, int64_t ws, int64
 constexpr int kVectors = 3;  // 8 rows x 3 = 24 of 32 registers are sums
 constexpr int64_t kColumns = 16 * kVectors;
 constexpr int64_t kBlock = 1024;
+constexpr int64_t kManyRows = 16;
 
 // Lanes are stored in the order in which they are summed: the tree of SumLanes16 as a running sum with a stack, see
 // PanelTile. Bits reversed, so its own inverse.
@@ -307,6 +348,7 @@ void Multiply(const void* x_void, int64_t xs, const void* panel_void, int64_t m,
 
 template <class TW>
 void AddPanels(Kernel& kernel) {
+  kernel.many_rows = kManyRows;
   kernel.columns = kColumns;
   kernel.step = 16;
   kernel.arrange = Arrange;

@@ -73,11 +73,12 @@ struct Kernel {
   /// K is cut into blocks of this many elements, each summed by itself and then added to the running fp32 sum. Part
   /// of the definition of the result, so it must not depend on the problem.
   int64_t k_block = 1024;
-  int64_t tile_rows = 6;  ///< rows of x whose block stays in L1 while the rows of w stream by
+  int64_t tile_rows = 8;  ///< rows of x whose block stays in L1 while the rows of w stream by
 
   // The second way; null and 0 where there is none.
-  int64_t columns = 0;  ///< rows of w in a panel
-  int64_t step = 1;     ///< elements of k per register of `block`: a block's k is padded with zeros to a multiple
+  int64_t many_rows = 0;  ///< from this many rows of x on, transposing weights pays
+  int64_t columns = 0;    ///< rows of w in a panel
+  int64_t step = 1;       ///< elements of k per register of `block`: a block's k is padded with zeros to a multiple
   /// out <- one block of a row of x (type `dtype`, k elements), in the kernel's type, by lane.
   void (*arrange)(const void* x, DType dtype, int64_t k, void* out) = nullptr;
   /// panel <- w[0..n)[0..k), by lane; zeros up to a multiple of `step` and of 16 columns.

@@ -16,6 +16,7 @@
 #include "ops/gemm/gemm.h"
 #include "ops/moe/backends.h"
 #include "ops/moe/combine.h"
+#include "ops/moe/turn.h"
 
 namespace fluvial::ops::moe {
 namespace {
@@ -30,6 +31,9 @@ constexpr int64_t kPiecesPerThread = 4;
 constexpr int64_t kCutColumns = 64;
 // Columns of an input-major weight that are turned at a time.
 constexpr int64_t kTurnColumns = 96;
+
+/// Elements between turned rows: an odd number of cache lines, or the rows of a power-of-two K share few sets of L1.
+int64_t TurnPitch(int64_t k, int64_t size) { return ((k * size + 63) / 64 | 1) * 64 / size; }
 // Vectors and rows this cheap are not worth waking the pool for.
 constexpr int64_t kSerialElements = 16384;
 
@@ -111,7 +115,10 @@ Room Lay(const Problem& p, const gemm::GemmBackend& inner, int threads, TakeFn t
   r.gemm_bytes = Arena::Aligned(std::max(inner.workspace_bytes(GemmProblem(p, piece, 2 * p.inter, p.hidden), device),
                                          inner.workspace_bytes(GemmProblem(p, piece, p.hidden, p.inter), device)));
   r.worker_bytes = r.gemm_bytes;
-  if (Turns(p)) r.worker_bytes += Arena::Aligned(size_t(kTurnColumns * std::max(p.hidden, p.inter)) * SizeOf(p.w));
+  if (Turns(p)) {
+    const auto w = int64_t(SizeOf(p.w));
+    r.worker_bytes += Arena::Aligned(size_t(kTurnColumns * TurnPitch(std::max(p.hidden, p.inter), w) * w));
+  }
   r.workers = static_cast<char*>(take(r.worker_bytes * size_t(threads)));
   return r;
 }
@@ -132,21 +139,6 @@ size_t WorkspaceBytes(const Problem& p, const DeviceInfo& device) {
     return nullptr;
   });
   return bytes;
-}
-
-/// out[j][i] = in[i][j] for i < rows, j < columns; elements of `T`.
-template <class T>
-void Turn(const T* in, int64_t in_pitch, int64_t rows, int64_t columns, T* out, int64_t out_pitch) {
-  constexpr int64_t kSide = 16;
-  for (int64_t i0 = 0; i0 < rows; i0 += kSide) {
-    const int64_t i1 = std::min(rows, i0 + kSide);
-    for (int64_t j0 = 0; j0 < columns; j0 += kSide) {
-      const int64_t j1 = std::min(columns, j0 + kSide);
-      for (int64_t j = j0; j < j1; ++j) {
-        for (int64_t i = i0; i < i1; ++i) out[j * out_pitch + i] = in[i * in_pitch + j];
-      }
-    }
-  }
 }
 
 /// Rows of one expert, and which part of their outputs.
@@ -299,19 +291,16 @@ class Call {
                y, worker);
       return;
     }
+    const int64_t pitch = TurnPitch(k, size);
     char* turned = room_.workers + room_.worker_bytes * size_t(worker) + room_.gemm_bytes;
     for (int64_t j = 0; j < n; j += kTurnColumns) {
       const int64_t m = std::min(kTurnColumns, n - j);
       const char* from = static_cast<const char*>(w.data) + (column + j) * size;
-      if (size == 2) {
-        Turn(reinterpret_cast<const uint16_t*>(from), w.stride(1), k, m, reinterpret_cast<uint16_t*>(turned), k);
-      } else {
-        Turn(reinterpret_cast<const uint32_t*>(from), w.stride(1), k, m, reinterpret_cast<uint32_t*>(turned), k);
-      }
+      Turn(from, w.stride(1), k, m, size_t(size), turned, pitch);
       TensorView part = y;
       part.data = static_cast<char*>(y.data) + j * size_;
       part.dims[1] = m;
-      Multiply(x, TensorView(turned, p_.w, {m, k}), part, worker);
+      Multiply(x, TensorView(turned, p_.w, {m, k}, {pitch, 1}), part, worker);
     }
   }
 

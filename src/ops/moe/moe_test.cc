@@ -104,10 +104,12 @@ TEST(Moe, ExactIntegersOnEveryInstructionSet) {
   ForEachSimdTarget([&] {
     Random rng(2);
     for (const DType io : kTypes) {
-      Case c(Make(40, 6, 3, 70, 37, io, io), Storage::kStacked, 1);
-      FillExact(c, rng);
-      c.RandomIds(rng);
-      ExpectOracle(c, "cpu", *stream);
+      for (const Layout layout : kLayouts) {
+        Case c(Make(40, 6, 3, 70, 37, io, io, layout, layout), Storage::kStacked, 1);
+        FillExact(c, rng);
+        c.RandomIds(rng);
+        ExpectOracle(c, "cpu", *stream);
+      }
     }
   });
 }

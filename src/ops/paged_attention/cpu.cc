@@ -4,11 +4,15 @@
 // The cut only decides who computes what; the arithmetic of a row is fixed (cpu_simd.h), so neither the batch nor the
 // number of threads changes a bit.
 #include <algorithm>
+#include <span>
 #include <string>
+#include <utility>
 
 #include "base/arena.h"
+#include "ops/common/view_check.h"
 #include "ops/paged_attention/bodies.h"
 #include "ops/paged_attention/cpu_simd.h"
+#include "ops/paged_attention/pieces.h"
 
 namespace fluvial::ops::paged_attention {
 namespace internal {
@@ -67,12 +71,11 @@ struct Sizes {
 
 class Run {
  public:
-  Run(const Problem& p, const Args& a) : p_(p), a_(a), cut_(p) {}
+  Run(const Problem& p, const Args& a, std::span<const Piece> pieces) : p_(p), a_(a), pieces_(pieces), cut_(p) {}
 
-  Status operator()(Stream& stream, Workspace workspace) {
+  Status operator()(Stream& stream, Arena& arena) {
     const int threads = stream.pool().threads();
     const Sizes sizes(p_, cut_, threads);
-    Arena arena(workspace.data, workspace.bytes);
     FLUVIAL_ASSIGN_OR_RETURN(void* tasks, arena.Take(sizes.tasks * sizeof(Task)));
     FLUVIAL_ASSIGN_OR_RETURN(void* shared, arena.Take(sizes.shared * sizeof(Task)));
     FLUVIAL_ASSIGN_OR_RETURN(void* partials, arena.Take(sizes.partials * sizes.partial_floats * sizeof(float)));
@@ -121,12 +124,12 @@ class Run {
  private:
   Partial PartialAt(int64_t i) const { return Partial::At(partials_ + i * partial_floats_, cut_.rows(), cut_.padded); }
 
-  int64_t Length(int32_t n) const { return a_.plan->offsets()[n + 1] - a_.plan->offsets()[n]; }
+  const Piece& At(int32_t n) const { return pieces_[static_cast<size_t>(n)]; }
 
   /// Query-key pairs of the block that starts at `query`.
   int64_t Work(int32_t n, int64_t query) const {
-    const int64_t last = std::min(query + cut_.queries, Length(n));
-    return (last - query) * (a_.plan->contexts()[n] + last);
+    const int64_t last = std::min(query + cut_.queries, At(n).length);
+    return (last - query) * (At(n).context + last);
   }
 
   /// Blocks of long rows first: they bound the end of the step.
@@ -135,11 +138,11 @@ class Run {
     int64_t partial = 0;
     task_count_ = shared_count_ = 0;
     const int64_t copies = p_.hkv * cut_.head_chunks;
-    for (int32_t n = 0; n < p_.sequences; ++n) {
+    for (int32_t n = 0; n < static_cast<int32_t>(pieces_.size()); ++n) {
       // Backwards: the last block of a prompt sees the most keys.
-      for (int64_t block = CeilDiv(Length(n), cut_.queries) - 1; block >= 0; --block) {
+      for (int64_t block = CeilDiv(At(n).length, cut_.queries) - 1; block >= 0; --block) {
         const int64_t query = block * cut_.queries;
-        const int64_t keys = a_.plan->contexts()[n] + std::min(query + cut_.queries, Length(n));
+        const int64_t keys = At(n).context + std::min(query + cut_.queries, At(n).length);
         const int64_t spans = CeilDiv(keys, kSpan);
         const bool large = spans > 1 && Work(n, query) * copies > 0 && Work(n, query) * 2 * threads > total;
         for (int64_t c = 0; c < copies; ++c) {
@@ -166,30 +169,30 @@ class Run {
   int64_t TaskWork(const Task& t) const {
     const int64_t work = Work(t.sequence, t.query);
     if (t.span < 0) return work;
-    const int64_t keys = a_.plan->contexts()[t.sequence] + std::min(t.query + cut_.queries, Length(t.sequence));
+    const int64_t keys = At(t.sequence).context + std::min(t.query + cut_.queries, At(t.sequence).length);
     return work / CeilDiv(keys, kSpan);
   }
 
   int64_t TotalWork() const {
     int64_t total = 0;
-    for (int32_t n = 0; n < p_.sequences; ++n) {
-      for (int64_t q = 0; q < Length(n); q += cut_.queries) total += Work(n, q);
+    for (int32_t n = 0; n < static_cast<int32_t>(pieces_.size()); ++n) {
+      for (int64_t q = 0; q < At(n).length; q += cut_.queries) total += Work(n, q);
     }
     return total * p_.hkv * cut_.head_chunks;
   }
 
   Block MakeBlock(const Task& t) const {
-    const KvPlan& plan = *a_.plan;
+    const Piece& piece = At(t.sequence);
     const int64_t group = p_.hq / p_.hkv, head0 = t.head_chunk * cut_.heads;
-    const int64_t token = plan.offsets()[t.sequence] + t.query, head = t.kv_head * group + head0;
+    const int64_t token = piece.token + t.query, head = t.kv_head * group + head0;
     Block b;
-    b.queries = std::min(cut_.queries, Length(t.sequence) - t.query);
+    b.queries = std::min(cut_.queries, piece.length - t.query);
     b.heads = std::min(cut_.heads, group - head0);
-    b.position = plan.contexts()[t.sequence] + t.query;
+    b.position = piece.context + t.query;
     b.d_qk = p_.d_qk;
     b.d_v = p_.d_v;
     b.page_size = p_.page_size;
-    b.pages = plan.pages(t.sequence).data();
+    b.pages = piece.pages;
     b.k = View(a_.k_pages, t.kv_head);
     b.v = View(a_.v_pages, t.kv_head);
     b.kv = p_.kv;
@@ -216,6 +219,7 @@ class Run {
 
   const Problem& p_;
   const Args& a_;
+  const std::span<const Piece> pieces_;
   const Cut cut_;
   Task* tasks_ = nullptr;
   Task* shared_ = nullptr;
@@ -233,8 +237,16 @@ Check CpuCheck(const Problem& p, const DeviceInfo& device) {
   return Check::Accept();
 }
 
-size_t CpuWorkspace(const Problem& p, const DeviceInfo& device) {
+size_t PiecesWorkspace(const Problem& p, const DeviceInfo& device) {
   return Sizes(p, Cut(p), std::max(1, device.multiprocessors)).bytes;
+}
+
+Status RunPieces(Stream& stream, const Problem& p, const Args& a, std::span<const Piece> pieces, Arena& arena) {
+  return Run(p, a, pieces)(stream, arena);
+}
+
+size_t CpuWorkspace(const Problem& p, const DeviceInfo& device) {
+  return Arena::Aligned(static_cast<size_t>(p.sequences) * sizeof(Piece)) + PiecesWorkspace(p, device);
 }
 
 double CpuCost(const Problem& p, const DeviceInfo& device) {
@@ -247,39 +259,80 @@ double CpuCost(const Problem& p, const DeviceInfo& device) {
 }
 
 Status CpuRun(Stream& stream, const Problem& p, const Args& a, Workspace workspace) {
-  return Run(p, a)(stream, workspace);
+  Arena arena(workspace.data, workspace.bytes);
+  FLUVIAL_ASSIGN_OR_RETURN(void* memory, arena.Take(static_cast<size_t>(p.sequences) * sizeof(Piece)));
+  Piece* pieces = static_cast<Piece*>(memory);
+  const KvPlan& plan = *a.plan;
+  for (int32_t n = 0; n < p.sequences; ++n) {
+    const int64_t first = plan.offsets()[n];
+    pieces[n] = {first, plan.offsets()[n + 1] - first, plan.contexts()[n], plan.pages(n).data()};
+  }
+  return RunPieces(stream, p, a, {pieces, static_cast<size_t>(p.sequences)}, arena);
 }
 
 }  // namespace internal
 
-Status AppendKv(Stream& stream, const Problem& p, const AppendArgs& a) {
-  if (stream.device().kind != DeviceKind::kCpu) {
-    return Status::Refused(std::string(kOpName) + ": AppendKv runs on the CPU only, the device is " +
-                           stream.device().Arch());
-  }
-  const KvPlan& plan = *a.plan;
+namespace {
+
+/// Calls row(token, page, row of the page) for every new token, on the stream's threads.
+template <class Row>
+void ForEachNewRow(Stream& stream, const KvPlan& plan, const Row& row) {
   constexpr int64_t kTokens = 16;  // per task
-  for (int32_t n = 0; n < p.sequences; ++n) {
+  for (int32_t n = 0; n < plan.sequences(); ++n) {
     const int64_t first = plan.offsets()[n], length = plan.offsets()[n + 1] - first;
     const auto pages = plan.pages(n);
     stream.pool().ParallelFor((length + kTokens - 1) / kTokens, [&](int64_t task, int) {
       const int64_t end = std::min(length, (task + 1) * kTokens);
       for (int64_t i = task * kTokens; i < end; ++i) {
         const int64_t position = plan.contexts()[n] + i;
-        const int64_t page = pages[position / p.page_size], row = position % p.page_size;
-        auto append = [&](const TensorView& from, const TensorView& to, int64_t width) {
-          for (int64_t h = 0; h < p.hkv; ++h) {
-            const int64_t source = (first + i) * from.strides[0] + h * from.strides[1];
-            const int64_t target = page * to.strides[0] + h * to.strides[1] + row * to.strides[2];
-            internal::ConvertRow(static_cast<const char*>(from.data) + source * int64_t(SizeOf(p.io)), p.io,
-                                 static_cast<char*>(to.data) + target * int64_t(SizeOf(p.kv)), p.kv, width);
-          }
-        };
-        append(a.k, a.k_pages, p.d_qk);
-        append(a.v, a.v_pages, p.d_v);
+        row(first + i, pages[position / plan.page_size()], position % plan.page_size());
       }
     });
   }
+}
+
+void CopyRow(const TensorView& from, int64_t source, const TensorView& to, int64_t target, int64_t width) {
+  internal::ConvertRow(static_cast<const char*>(from.data) + source * int64_t(SizeOf(from.dtype)), from.dtype,
+                       static_cast<char*>(to.data) + target * int64_t(SizeOf(to.dtype)), to.dtype, width);
+}
+
+Status CheckCpu(Stream& stream, const char* what) {
+  if (stream.device().kind == DeviceKind::kCpu) return Status::Ok();
+  return Status::Refused(std::string(kOpName) + ": " + what + " runs on the CPU only, the device is " +
+                         stream.device().Arch());
+}
+
+}  // namespace
+
+Status AppendKv(Stream& stream, const Problem& p, const AppendArgs& a) {
+  FLUVIAL_RETURN_IF_ERROR(CheckCpu(stream, "AppendKv"));
+  ForEachNewRow(stream, *a.plan, [&](int64_t token, int64_t page, int64_t row) {
+    for (const auto& [from, to] : {std::pair{&a.k, &a.k_pages}, std::pair{&a.v, &a.v_pages}}) {
+      for (int64_t h = 0; h < p.hkv; ++h) {
+        CopyRow(*from, token * from->strides[0] + h * from->strides[1], *to,
+                page * to->strides[0] + h * to->strides[1] + row * to->strides[2], from->dims[2]);
+      }
+    }
+  });
+  return Status::Ok();
+}
+
+Status AppendRows(Stream& stream, const TensorView& rows, const TensorView& pages, const KvPlan& plan) {
+  FLUVIAL_RETURN_IF_ERROR(CheckCpu(stream, "AppendRows"));
+  const int64_t width = rows.rank == 2 ? rows.dims[1] : 0, count = pages.rank == 3 ? pages.dims[0] : 0;
+  FLUVIAL_RETURN_IF_ERROR(CheckView(kOpName, "rows", rows, rows.dtype, {plan.tokens(), width}));
+  FLUVIAL_RETURN_IF_ERROR(CheckView(kOpName, "pages", pages, pages.dtype, {count, plan.page_size(), width}));
+  if (!IsFloating(rows.dtype) || !IsFloating(pages.dtype)) {
+    return Status::InvalidArgument(std::string(kOpName) + ": rows are " + rows.ToString() + " and pages " +
+                                   pages.ToString() + ", both must be fp32, bf16 or fp16");
+  }
+  if (plan.max_page() >= count) {
+    return Status::InvalidArgument(std::string(kOpName) + ": the plan uses page " + std::to_string(plan.max_page()) +
+                                   ", but the cache has " + std::to_string(count) + " pages");
+  }
+  ForEachNewRow(stream, plan, [&](int64_t token, int64_t page, int64_t row) {
+    CopyRow(rows, token * rows.strides[0], pages, page * pages.strides[0] + row * pages.strides[1], width);
+  });
   return Status::Ok();
 }
 

@@ -110,6 +110,11 @@ Status Validate(const Problem& problem, const AppendArgs& args);
 /// Validate.
 Status AppendKv(Stream& stream, const Problem& problem, const AppendArgs& args);
 
+/// Writes the new tokens' rows [T, W] into pages [pages, page_size, W] at the same places: caches of one row per token,
+/// such as latents (mla_attention.h). Unit inner strides, other strides free; rounds to the type of the pages. CPU
+/// only; kInvalidArgument when shapes do not fit the plan.
+Status AppendRows(Stream& stream, const TensorView& rows, const TensorView& pages, const KvPlan& plan);
+
 /// A problem line: the operator, its fields, lens= and ctx= (default all zero); unknown fields are errors.
 struct ProblemLine {
   Problem problem;

@@ -6,6 +6,7 @@
 
 namespace fluvial::ops::vision_attention {
 
+extern const VisionBackend kCuda;
 extern const VisionBackend kCudnn;
 extern const VisionBackend kCpuBf16;
 extern const VisionBackend kCpu;

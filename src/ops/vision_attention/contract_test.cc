@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "ops/vision_attention/cudnn.h"
+#include "ops/vision_attention/sm90_vision_params.h"
 #include "ops/vision_attention/test_kit.h"
 
 namespace fluvial::ops::vision_attention {
@@ -141,6 +143,52 @@ TEST(VisionAttentionSelection, NamesAreObeyed) {
   const Status refused = Choose(p, *AssumedDevice("sm_90"), "cpu").status();
   EXPECT_EQ(refused.code(), Code::kRefused);
   EXPECT_NE(refused.message().find("runs on the CPU only, the device is sm_90"), std::string::npos);
+}
+
+TEST(VisionAttentionSelection, CudaContractsAreTheSameInEveryBuild) {
+  const DeviceInfo hopper = *AssumedDevice("sm_90"), blackwell = *AssumedDevice("sm_100"),
+                   ada = *AssumedDevice("sm_120");
+  auto refusal = [](const char* line, const DeviceInfo& device, std::string_view name) {
+    const auto parsed = ParseProblemLine(line);
+    EXPECT_TRUE(parsed.ok()) << parsed.status().message();
+    for (const VisionBackend& b : Backends()) {
+      if (b.name == name) return b.check(parsed->problem, device).reason();
+    }
+    return std::string("no such backend");
+  };
+  const char* good = "vision_attention heads=16 d=72 lens=1024,64";
+  EXPECT_EQ(refusal(good, hopper, "cuda"), "");
+  EXPECT_EQ(refusal(good, hopper, "cudnn"), "");
+  EXPECT_EQ(refusal(good, blackwell, "cuda"), "needs sm_90, the device is sm_100");
+  EXPECT_EQ(refusal(good, ada, "cudnn"), "");
+  EXPECT_EQ(refusal("vision_attention heads=16 d=96 lens=64", hopper, "cuda"), "needs d = 64, 72, 80 or 128, got 96");
+  EXPECT_EQ(refusal("vision_attention heads=16 d=96 lens=64", hopper, "cudnn"), "");
+  EXPECT_EQ(refusal("vision_attention heads=16 io=fp16 lens=64", hopper, "cuda"), "needs io=bf16, got fp16");
+  EXPECT_EQ(refusal("vision_attention heads=16 io=fp32 lens=64", hopper, "cudnn"), "needs io=bf16 or fp16, got fp32");
+  EXPECT_EQ(refusal("vision_attention heads=16 d=76 lens=64", hopper, "cudnn"),
+            "needs d a multiple of 8, at most 256 on sm_90, got 76");
+  EXPECT_EQ(refusal("vision_attention heads=16 d=136 lens=64", blackwell, "cudnn"),
+            "needs d a multiple of 8, at most 128 on sm_100, got 136");
+  EXPECT_EQ(refusal("vision_attention heads=16 alignment=2 lens=64", hopper, "cuda"), "needs alignment=16, got 2");
+  EXPECT_EQ(refusal("vision_attention heads=16 alignment=8 lens=64", hopper, "cudnn"), "needs alignment=16, got 8");
+  EXPECT_NE(refusal("vision_attention heads=16 lens=70000x1", hopper, "cudnn").find("got 70000"), std::string::npos);
+  EXPECT_NE(refusal("vision_attention heads=1 lens=2x2000000000", hopper, "cuda").find("rows, got 4000000000"),
+            std::string::npos);
+}
+
+TEST(VisionAttentionSelection, CudnnWorkspaceHasABoundAndAnOverride) {
+  auto bytes = [](const char* line) { return CudnnWorkspaceLimit(ParseProblemLine(line)->problem); };
+  EXPECT_EQ(bytes("vision_attention heads=2 lens=8x64"), size_t{64} << 10);
+  EXPECT_EQ(bytes("vision_attention heads=2 lens=1001x64"), WorkspaceBound(1008));
+  EXPECT_EQ(bytes("vision_attention heads=2 lens=8x64 workspace_mb=128"), size_t{128} << 20);
+  EXPECT_EQ(CudnnVersionText(91900), "9.19.0");
+}
+
+TEST(VisionAttentionSelection, QueriesPerBlockFollowTheWaves) {
+  // 16 heads on 132 SMs: 22 x 16 tiles of 192 rows are 2.7 waves, 32 x 16 of 128 are 3.9.
+  EXPECT_EQ(ChooseQueries(80, 4096, 1, 16, 4096, 132), 128);
+  EXPECT_EQ(ChooseQueries(80, 16384, 1, 16, 16384, 132), 192);
+  EXPECT_EQ(ChooseQueries(128, 16384, 1, 16, 16384, 132), 128);
 }
 
 TEST(VisionAttentionText, LinesRoundTrip) {

@@ -89,6 +89,29 @@ void PackValues(const uint16_t* rows, int64_t stride, int64_t nk, int64_t d, uin
   }
 }
 
+/// Fetches the rows of the next head into L2, a few at each step of the computation.
+class Ahead {
+ public:
+  explicit Ahead(const Block& b) : b_(b), left_(b.next_head ? std::min(b.queries, b.keys) : 0) {}
+  void Step() {
+    for (int i = 0; i < 3 && left_ > 0; ++i, ++at_, --left_) {
+      Row(b_.q, at_ * b_.q_token);
+      Row(b_.k, at_ * b_.k_token);
+      Row(b_.v, at_ * b_.v_token);
+    }
+  }
+
+ private:
+  void Row(const void* base, int64_t offset) const {
+    const char* row = reinterpret_cast<const char*>(static_cast<const uint16_t*>(base) + offset + b_.d);
+    const int64_t bytes = b_.d * 2;
+    for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(row + i, _MM_HINT_T1);
+    _mm_prefetch(row + bytes - 1, _MM_HINT_T1);
+  }
+  const Block& b_;
+  int64_t left_, at_ = 0;
+};
+
 /// Running softmax of rows against the tile that is in scratch.k.
 struct RowState {
   float* m;
@@ -154,12 +177,14 @@ __attribute__((noinline)) void Probabilities(const uint32_t* q, int64_t pairs, c
 }
 
 template <int NV>
-void AllProbabilities(const Block& b, const Bf16Scratch& w, int64_t row, int64_t rows, __m512 scale, __mmask16 last) {
+void AllProbabilities(const Block& b, const Bf16Scratch& w, int64_t row, int64_t rows, __m512 scale, __mmask16 last,
+                      Ahead& ahead) {
   const int64_t pairs = (b.d + 1) / 2;
   int64_t r = row;
   const int64_t end = row + rows;
   auto run = [&](auto kernel, int64_t step) {
     for (; r + step <= end; r += step) {
+      ahead.Step();
       kernel(w.q + r * pairs, pairs, w.k, scale, last,
              RowState{w.m + r, w.l + 16 * r, w.alpha + r, w.p + r * (kBf16Keys / 2)});
     }
@@ -200,12 +225,14 @@ __attribute__((noinline)) void Accumulate(const uint32_t* p, const float* alpha,
 }
 
 template <int NV>
-void AccumulateColumns(const Bf16Scratch& w, int64_t row, int64_t rows, int64_t steps, int64_t column, int64_t padded) {
+void AccumulateColumns(const Bf16Scratch& w, int64_t row, int64_t rows, int64_t steps, int64_t column, int64_t padded,
+                       Ahead& ahead) {
   constexpr int kRows = NV == 4 ? 6 : NV == 5 ? 4 : 8;  // 16 to 24 of 32 registers are sums
   int64_t r = row;
   const int64_t end = row + rows;
   auto run = [&](auto kernel, int64_t step) {
     for (; r + step <= end; r += step) {
+      ahead.Step();
       kernel(w.p + r * (kBf16Keys / 2), w.alpha + r, steps, w.v + column, padded, w.acc + r * padded + column);
     }
   };
@@ -216,7 +243,7 @@ void AccumulateColumns(const Bf16Scratch& w, int64_t row, int64_t rows, int64_t 
 }
 
 /// One tile of keys for all rows of the block, in groups of rows whose scratch stays in L1.
-void Tile(const Block& b, int64_t k0, const Bf16Scratch& w) {
+void Tile(const Block& b, int64_t k0, const Bf16Scratch& w, Ahead& ahead) {
   constexpr int64_t kGroup = 48;
   const int64_t nk = std::min(kBf16Keys, b.keys - k0), padded = Bf16Scratch::Padded(b.d);
   PackKeys(static_cast<const uint16_t*>(b.k) + k0 * b.k_token, b.k_token, nk, b.d, w.k);
@@ -227,16 +254,16 @@ void Tile(const Block& b, int64_t k0, const Bf16Scratch& w) {
     const int64_t rows = std::min(kGroup, b.queries - row);
     switch ((nk + 15) / 16) {
       case 1:
-        AllProbabilities<1>(b, w, row, rows, scale, last);
+        AllProbabilities<1>(b, w, row, rows, scale, last, ahead);
         break;
       case 2:
-        AllProbabilities<2>(b, w, row, rows, scale, last);
+        AllProbabilities<2>(b, w, row, rows, scale, last, ahead);
         break;
       case 3:
-        AllProbabilities<3>(b, w, row, rows, scale, last);
+        AllProbabilities<3>(b, w, row, rows, scale, last, ahead);
         break;
       default:
-        AllProbabilities<4>(b, w, row, rows, scale, last);
+        AllProbabilities<4>(b, w, row, rows, scale, last, ahead);
     }
     const int64_t steps = (nk + 1) / 2;
     int64_t c = 0;
@@ -244,23 +271,23 @@ void Tile(const Block& b, int64_t k0, const Bf16Scratch& w) {
       const int64_t vectors = (padded - c) / 16;
       switch (vectors == 5 ? 5 : vectors >= 4 ? 4 : vectors) {
         case 5:
-          AccumulateColumns<5>(w, row, rows, steps, c, padded);
+          AccumulateColumns<5>(w, row, rows, steps, c, padded, ahead);
           c += 80;
           break;
         case 4:
-          AccumulateColumns<4>(w, row, rows, steps, c, padded);
+          AccumulateColumns<4>(w, row, rows, steps, c, padded, ahead);
           c += 64;
           break;
         case 3:
-          AccumulateColumns<3>(w, row, rows, steps, c, padded);
+          AccumulateColumns<3>(w, row, rows, steps, c, padded, ahead);
           c += 48;
           break;
         case 2:
-          AccumulateColumns<2>(w, row, rows, steps, c, padded);
+          AccumulateColumns<2>(w, row, rows, steps, c, padded, ahead);
           c += 32;
           break;
         default:
-          AccumulateColumns<1>(w, row, rows, steps, c, padded);
+          AccumulateColumns<1>(w, row, rows, steps, c, padded, ahead);
           c += 16;
       }
     }
@@ -279,7 +306,8 @@ void AttendBlockBf16(const Block& b, const Bf16Scratch& w) {
   std::fill_n(w.acc, b.queries * padded, 0.0f);
   std::fill_n(w.l, b.queries * 16, 0.0f);
   std::fill_n(w.m, b.queries, kMinusInfinity);
-  for (int64_t k0 = 0; k0 < b.keys; k0 += kBf16Keys) Tile(b, k0, w);
+  Ahead ahead(b);
+  for (int64_t k0 = 0; k0 < b.keys; k0 += kBf16Keys) Tile(b, k0, w, ahead);
   for (int64_t r = 0; r < b.queries; ++r) {
     const float l = _mm512_reduce_add_ps(_mm512_load_ps(w.l + 16 * r));
     const __m512 divisor = _mm512_set1_ps(l);

@@ -24,7 +24,13 @@ struct Block {
   int64_t d = 0;
   float scale = 0;
   DType io = DType::kF32;
+  /// The worker's next block is the same rows of the next head, d elements on: worth fetching ahead.
+  bool next_head = false;
 };
+
+/// Heads of a short sequence that one task takes one after another: rows lie far apart in a fused buffer, so the next
+/// head's are fetched while this one is computed.
+inline constexpr int64_t kShort = 128, kHeadsPerTask = 4;
 
 /// Bytes that RunBlocks needs with `scratch` bytes per thread.
 inline size_t BlocksWorkspace(const Problem& p, int threads, size_t scratch) {
@@ -45,11 +51,13 @@ Status RunBlocks(Stream& stream, const Problem& p, const Args& a, Workspace work
   FLUVIAL_ASSIGN_OR_RETURN(void* scratches, arena.Take(static_cast<size_t>(stream.pool().threads()) * pitch));
   auto length_of = [&](int64_t n) { return plan.offsets()[n + 1] - plan.offsets()[n]; };
   auto blocks_of = [&](int64_t length) { return (length + max_rows - 1) / max_rows; };
+  auto heads_of = [&](int64_t length) { return length <= kShort ? std::min<int64_t>(kHeadsPerTask, p.heads) : 1; };
   // Tasks before each sequence, in the plan's order: its heads one after another, so that a head's keys stay in cache.
   int64_t* before = static_cast<int64_t*>(table);
   before[0] = 0;
   for (int64_t i = 0; i < sequences; ++i) {
-    before[i + 1] = before[i] + blocks_of(length_of(plan.order()[i])) * p.heads;
+    const int64_t length = length_of(plan.order()[i]), group = heads_of(length);
+    before[i + 1] = before[i] + blocks_of(length) * ((p.heads + group - 1) / group);
   }
   const RowStrides qs = StridesOf(p, a.q), ks = StridesOf(p, a.k), vs = StridesOf(p, a.v), os = StridesOf(p, a.out);
   const RowStrides ls = p.lse ? LseStridesOf(p, a.lse) : RowStrides{};
@@ -58,7 +66,8 @@ Status RunBlocks(Stream& stream, const Problem& p, const Args& a, Workspace work
     const int64_t i = std::upper_bound(before, before + sequences + 1, task) - before - 1;
     const int32_t n = plan.order()[i];
     const int64_t length = length_of(n), blocks = blocks_of(length), first = plan.offsets()[n];
-    const int64_t head = (task - before[i]) / blocks, index = (task - before[i]) % blocks;
+    const int64_t group = heads_of(length), first_head = (task - before[i]) / blocks * group;
+    const int64_t index = (task - before[i]) % blocks, end_head = std::min<int64_t>(first_head + group, p.heads);
     const int64_t rows = ((length + blocks - 1) / blocks + step - 1) / step * step;
     const int64_t query = index * rows;
     Block b;
@@ -69,19 +78,20 @@ Status RunBlocks(Stream& stream, const Problem& p, const Args& a, Workspace work
     b.scale = p.scale;
     b.io = p.io;
     auto at = [&](const TensorView& t, int64_t element) { return static_cast<char*>(t.data) + element * size; };
-    b.q = at(a.q, qs.At(n, first, query, head));
-    b.k = at(a.k, ks.At(n, first, 0, head));
-    b.v = at(a.v, vs.At(n, first, 0, head));
-    b.out = at(a.out, os.At(n, first, query, head));
     b.q_token = qs.token;
     b.k_token = ks.token;
     b.v_token = vs.token;
     b.out_token = os.token;
-    if (p.lse) {
-      b.lse = static_cast<float*>(a.lse.data) + ls.At(n, first, query, head);
-      b.lse_token = ls.token;
+    b.lse_token = ls.token;
+    for (int64_t head = first_head; head < end_head; ++head) {
+      b.q = at(a.q, qs.At(n, first, query, head));
+      b.k = at(a.k, ks.At(n, first, 0, head));
+      b.v = at(a.v, vs.At(n, first, 0, head));
+      b.out = at(a.out, os.At(n, first, query, head));
+      if (p.lse) b.lse = static_cast<float*>(a.lse.data) + ls.At(n, first, query, head);
+      b.next_head = head + 1 < end_head && qs.head == p.d && ks.head == p.d && vs.head == p.d;
+      body(b, static_cast<char*>(scratches) + static_cast<size_t>(worker) * pitch);
     }
-    body(b, static_cast<char*>(scratches) + static_cast<size_t>(worker) * pitch);
   });
   return Status::Ok();
 }

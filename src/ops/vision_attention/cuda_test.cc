@@ -19,6 +19,12 @@ namespace {
 
 void CheckCuda(cudaError_t e) { ASSERT_EQ(e, cudaSuccess) << cudaGetErrorString(e); }
 
+/// Done when it returns: the streams of the tests do not wait for the default stream.
+void Fill(void* data, int byte, size_t bytes) {
+  CheckCuda(cudaMemset(data, byte, bytes));
+  CheckCuda(cudaDeviceSynchronize());
+}
+
 class VisionAttentionCuda : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -218,7 +224,7 @@ TEST_F(VisionAttentionCuda, RepeatedRunsGiveTheSameBits) {
   for (const VisionBackend* b : backends_) {
     DeviceCall call;
     call.Make(*stream_, *b, Bounds(3000, 40, 1500), {1500, 64, 64, 700, 1, 33, 0, 600});
-    CheckCuda(cudaMemset(call.out.data(), 0xff, call.out.bytes()));
+    Fill(call.out.data(), 0xff, call.out.bytes());
     ASSERT_TRUE(call.Run(*stream_, *b).ok()) << b->name;
     const std::vector<char> first = call.Fetch(*stream_);
     for (int i = 0; i < 30; ++i) {
@@ -252,7 +258,7 @@ TEST_F(VisionAttentionCuda, CapturedGraphsFollowRefilledPlans) {
     std::vector<std::vector<char>> plain;
     for (const auto& lengths : steps) {
       call.Refill(*stream_, lengths);
-      CheckCuda(cudaMemset(call.out.data(), 0xff, call.out.bytes()));
+      Fill(call.out.data(), 0xff, call.out.bytes());
       const Status s = call.Run(*stream_, *b);
       ASSERT_TRUE(s.ok()) << b->name << ": " << s.message();
       plain.push_back(call.Fetch(*stream_));
@@ -267,7 +273,7 @@ TEST_F(VisionAttentionCuda, CapturedGraphsFollowRefilledPlans) {
     CheckCuda(cudaGraphInstantiate(&exec, graph, 0));
     for (size_t i = 0; i < steps.size(); ++i) {
       call.Refill(*stream_, steps[i]);
-      CheckCuda(cudaMemset(call.out.data(), 0xff, call.out.bytes()));
+      Fill(call.out.data(), 0xff, call.out.bytes());
       CheckCuda(cudaGraphLaunch(exec, stream));
       ASSERT_TRUE(call.Fetch(*stream_) == plain[i]) << b->name << " step " << i;
     }
@@ -293,13 +299,14 @@ TEST_F(VisionAttentionCuda, AddressesAreSixtyFourBit) {
     auto workspace =
         Buffer::Allocate(DeviceKind::kCuda, std::max<size_t>(b->workspace_bytes(p, stream_->device()), 16));
     ASSERT_TRUE(qkv.ok() && out.ok() && workspace.ok());
-    CheckCuda(cudaMemset(qkv->data(), 0, qkv->bytes()));
+    Fill(qkv->data(), 0, qkv->bytes());
     std::vector<char> rows(64 * 3 * kRow * 2);
     test_kit::Random random(5);
     for (int64_t i = 0; i < 64 * 3 * kRow; ++i) StoreFromDouble(rows.data(), p.io, i, random.Normal());
     const int64_t first = p.tokens - 64;
     CheckCuda(cudaMemcpy(static_cast<char*>(qkv->data()) + first * 3 * kRow * 2, rows.data(), rows.size(),
                          cudaMemcpyHostToDevice));
+    CheckCuda(cudaDeviceSynchronize());
     auto run = [&](const Problem& problem, const std::vector<int64_t>& ls, int64_t from) {
       Args a;
       TensorView* views[] = {&a.q, &a.k, &a.v};

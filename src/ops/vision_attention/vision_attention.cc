@@ -46,7 +46,7 @@ void SetLengths(Problem& p, std::span<const int64_t> lengths) {
 }
 
 std::span<const VisionBackend> Backends() {
-  static const VisionBackend kList[] = {kCudnn, kCpuBf16, kCpu, kReference};
+  static const VisionBackend kList[] = {kCuda, kCudnn, kCpuBf16, kCpu, kReference};
   return kList;
 }
 

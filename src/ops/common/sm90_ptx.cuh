@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few sm_90a instructions the delta-rule kernels use, by their PTX names. Device code only.
+// The few sm_90a instructions that the kernels use, by their PTX names. Device code only.
 // Source of layouts and semantics: NVIDIA PTX ISA 9.0, sections on mbarrier, ldmatrix/stmatrix, mma and wgmma.
 #pragma once
 
@@ -80,6 +80,15 @@ __device__ __forceinline__ void TensorLoad3(uint32_t smem, const void* map, uint
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
       "[%2];" ::"r"(smem),
       "l"(map), "r"(SmemAddr(bar)), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
+}
+/// Box of a 4-D tensor map at (c0, c1, c2, c3). One thread.
+__device__ __forceinline__ void TensorLoad4(uint32_t smem, const void* map, uint64_t* bar, int c0, int c1, int c2,
+                                            int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+      "[%2];" ::"r"(smem),
+      "l"(map), "r"(SmemAddr(bar)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
 }
 /// The same box into L2 only.
@@ -198,7 +207,8 @@ __device__ __forceinline__ void Mma16816(float (&d)[4], const uint32_t (&a)[4], 
 }
 
 // ---- warpgroup matrices -------------------------------------------------------------------------------------
-/// Shared-memory matrix descriptor. swizzle: 0 none, 1 = 128 B. Strides in bytes; see the PTX ISA's canonical layouts.
+/// Shared-memory matrix descriptor. swizzle: 0 none, 1 = 128 B, 2 = 64 B, 3 = 32 B. Strides in bytes; see the PTX ISA's
+/// canonical layouts.
 __device__ __forceinline__ uint64_t MatrixDescriptor(uint32_t smem, uint32_t leading_bytes, uint32_t stride_bytes,
                                                      uint32_t swizzle) {
   uint64_t d = (smem & 0x3ffffu) >> 4;
@@ -261,7 +271,7 @@ __device__ __forceinline__ void WgmmaM64N16K16(float (&d)[8], const uint32_t* a,
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 }
 /// D[64x128] += A[64x16] B[16x128]: B in shared memory with the 128 columns contiguous (MN-major).
-__device__ __forceinline__ void WgmmaM64N128K16Transposed(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
+__device__ __forceinline__ void WgmmaM64N128K16Transposed(float (&d)[64], const uint32_t* a, uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
       "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
@@ -269,6 +279,59 @@ __device__ __forceinline__ void WgmmaM64N128K16Transposed(float (&d)[64], const 
       "%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
       : FLUVIAL_D8(d, 0), FLUVIAL_D8(d, 8), FLUVIAL_D8(d, 16), FLUVIAL_D8(d, 24), FLUVIAL_D8(d, 32), FLUVIAL_D8(d, 40),
         FLUVIAL_D8(d, 48), FLUVIAL_D8(d, 56)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+// Both operands in shared memory, K-major (rows of channels); `accumulate` 0 starts from zero.
+/// D[64x64] (+)= A[64x16] B[16x64].
+__device__ __forceinline__ void WgmmaM64N64K16(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
+      "%30,%31}, %32, %33, p, 1, 1, 0, 0;\n}"
+      : FLUVIAL_D8(d, 0), FLUVIAL_D8(d, 8), FLUVIAL_D8(d, 16), FLUVIAL_D8(d, 24)
+      : "l"(a), "l"(b), "r"(accumulate));
+}
+/// D[64x96] (+)= A[64x16] B[16x96].
+__device__ __forceinline__ void WgmmaM64N96K16(float (&d)[48], uint64_t a, uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,"
+      "%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47}, %48, %49, p, 1, 1, 0, 0;\n}"
+      : FLUVIAL_D8(d, 0), FLUVIAL_D8(d, 8), FLUVIAL_D8(d, 16), FLUVIAL_D8(d, 24), FLUVIAL_D8(d, 32), FLUVIAL_D8(d, 40)
+      : "l"(a), "l"(b), "r"(accumulate));
+}
+/// D[64x128] (+)= A[64x16] B[16x128].
+__device__ __forceinline__ void WgmmaM64N128K16(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
+      "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,"
+      "%58,%59,%60,%61,%62,%63}, %64, %65, p, 1, 1, 0, 0;\n}"
+      : FLUVIAL_D8(d, 0), FLUVIAL_D8(d, 8), FLUVIAL_D8(d, 16), FLUVIAL_D8(d, 24), FLUVIAL_D8(d, 32), FLUVIAL_D8(d, 40),
+        FLUVIAL_D8(d, 48), FLUVIAL_D8(d, 56)
+      : "l"(a), "l"(b), "r"(accumulate));
+}
+
+// A in registers, B in shared memory with its columns contiguous (MN-major).
+/// D[64x64] += A[64x16] B[16x64].
+__device__ __forceinline__ void WgmmaM64N64K16Transposed(float (&d)[32], const uint32_t* a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
+      "%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
+      : FLUVIAL_D8(d, 0), FLUVIAL_D8(d, 8), FLUVIAL_D8(d, 16), FLUVIAL_D8(d, 24)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+/// D[64x16] += A[64x16] B[16x16].
+__device__ __forceinline__ void WgmmaM64N16K16Transposed(float (&d)[8], const uint32_t* a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, 1, 1, 1, "
+      "1;"
+      : FLUVIAL_D8(d, 0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
