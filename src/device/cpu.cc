@@ -3,8 +3,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <utility>
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/arena.h"
@@ -13,6 +15,10 @@
 
 namespace fluvial {
 namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+// From here on a buffer asks for huge pages; below, rounding up would waste more than it gains.
+constexpr size_t kLargeBuffer = size_t{8} << 20;
 
 std::string CpuModelName() {
   std::ifstream in("/proc/cpuinfo");
@@ -126,10 +132,17 @@ Result<Buffer> Buffer::Allocate(DeviceKind kind, size_t bytes, int index) {
     FLUVIAL_ASSIGN_OR_RETURN(b.data_, internal::CudaAllocate(index, bytes));
     return b;
   }
-  b.data_ = std::aligned_alloc(Arena::kAlignment, Arena::Aligned(bytes));
+  // Rows of one head lie a page or more apart: with 4 KiB pages nearly each is a miss of the address translation as
+  // well.
+  const bool large = bytes >= kLargeBuffer && bytes < std::numeric_limits<size_t>::max() - kHugePage;
+  const size_t rounded = large ? (bytes + kHugePage - 1) / kHugePage * kHugePage : Arena::Aligned(bytes);
+  b.data_ = std::aligned_alloc(large ? kHugePage : Arena::kAlignment, rounded);
   if (b.data_ == nullptr) {
     return Status::Resource("out of memory: " + std::to_string(bytes) + " bytes asked of the CPU");
   }
+#if defined(MADV_HUGEPAGE)
+  if (large) (void)madvise(b.data_, rounded, MADV_HUGEPAGE);  // a wish: small pages do as well
+#endif
   return b;
 }
 

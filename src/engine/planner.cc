@@ -160,26 +160,31 @@ bool Planner::WorthWaiting(const Task& task, int64_t cached) {
     const int64_t point = common / options_.grid * options_.grid;
     // Not for one that is behind what this task finds already: alone it is faster.
     if (point <= cached || point <= other->done || other->done < cached) continue;
-    AddPoint(*other, point);
+    AddPoint(*other, point, true);
     return true;
   }
   return false;
 }
 
-void Planner::AddPoint(Task& task, int64_t point) {
+void Planner::AddPoint(Task& task, int64_t point, bool wanted) {
   if (point <= task.done || point > task.prompt->size()) return;
-  const auto at = std::lower_bound(task.points.begin(), task.points.end(), point);
-  if (at == task.points.end() || *at != point) task.points.insert(at, point);
+  task.points[point] |= wanted;
 }
 
 void Planner::ChoosePoints(Task& task) {
   const int64_t size = task.prompt->size(), grid = options_.grid;
   // The last place from which this very prompt could go on, and the last of a longer one.
-  AddPoint(task, (size - 1) / grid * grid);
-  AddPoint(task, size / grid * grid);
-  if (options_.all_points) AddPoint(task, size);
+  const int64_t last = (size - 1) / grid * grid;
+  AddPoint(task, last, true);
+  AddPoint(task, size / grid * grid, true);
+  if (options_.all_points) AddPoint(task, size, true);
+  // What prompts do not share tends to be their ends: one place before it, where prompts are so long that a step more
+  // does not matter.
+  if (options_.interval > 0 && last >= 2 * options_.interval) {
+    AddPoint(task, (last - options_.interval / 2) / grid * grid, false);
+  }
   // Where another prompt went another way: more may come that share this much.
-  AddPoint(task, cache_.Common(*task.prompt) / grid * grid);
+  AddPoint(task, cache_.Common(*task.prompt) / grid * grid, true);
 }
 
 int32_t Planner::TakePage() {
@@ -237,8 +242,8 @@ void Planner::ScheduleDecodes() {
 int64_t Planner::ChunkOf(const Task& task, int64_t limit) const {
   int64_t take = std::min(task.prompt->size() - task.done, limit);
   if (options_.chunk_tokens > 0) take = std::min(take, options_.chunk_tokens);
-  const auto point = std::upper_bound(task.points.begin(), task.points.end(), task.done);
-  if (point != task.points.end()) take = std::min(take, *point - task.done);
+  const auto point = task.points.upper_bound(task.done);
+  if (point != task.points.end()) take = std::min(take, point->first - task.done);
   if (options_.cache && options_.interval > 0) take = std::min(take, task.kept + options_.interval - task.done);
   if (take < task.prompt->size() - task.done) {
     const int64_t on_grid = (task.done + take) / options_.grid * options_.grid - task.done;
@@ -292,14 +297,18 @@ void Planner::Commit() {
   for (const Plan::Item& item : plan_.items) {
     Task& task = *item.task;
     if (task.decoding() && task.points.empty()) continue;
-    const auto point = std::lower_bound(task.points.begin(), task.points.end(), task.done);
-    const bool here = point != task.points.end() && *point == task.done;
-    task.points.erase(task.points.begin(), here ? point + 1 : point);
+    task.points.erase(task.points.begin(), task.points.lower_bound(task.done));
+    const bool here = !task.points.empty() && task.points.begin()->first == task.done;
+    const bool wanted = here && task.points.begin()->second;
     // By distance: where a chunk ends anyway, about an interval after the last place.
     const bool far = options_.cache && options_.interval > 0 && !task.decoding() && task.done % options_.grid == 0 &&
                      task.done - task.kept >= (options_.interval + 1) / 2;
-    if (here || far) Snapshot(task, /*probation=*/!here);
+    if (here || far) Snapshot(task, /*probation=*/!wanted);
   }
+}
+
+void Planner::Withdraw(const Task& task) {
+  std::erase_if(plan_.items, [&](const Plan::Item& item) { return item.task == &task; });
 }
 
 void Planner::Abandon() { DropCopies(); }

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -35,7 +36,7 @@ struct Task {
   int32_t write_slot = -1;  ///< where the next state goes; -1 while waiting
   std::vector<int32_t> pages;
   PrefixCache::Entry* source = nullptr;  ///< pinned: read_slot is this entry's
-  std::vector<int64_t> points;           ///< where snapshots are to be taken, rising
+  std::map<int64_t, bool> points;        ///< where snapshots are to be taken; true: somebody is known to come there
   int64_t kept = 0;                      ///< multiple of the grid where the last one was taken or found
   int64_t cached = -1;                   ///< tokens taken from the cache at the first admission; -1 before
   int32_t preemptions = 0;
@@ -99,6 +100,8 @@ class Planner {
   const Plan& Next();
   /// The step of Next() ran: tokens are done, snapshots are taken.
   void Commit();
+  /// Takes a task out of the step of Next(), before it runs; the task must then be removed.
+  void Withdraw(const Task& task);
   /// It failed: the caches of its items are undefined, and the tasks must be removed.
   void Abandon();
 
@@ -123,7 +126,7 @@ class Planner {
   /// True when a running task is about to pass a place from which `task` could go on; it is asked for a snapshot there.
   bool WorthWaiting(const Task& task, int64_t cached);
   void ChoosePoints(Task& task);
-  void AddPoint(Task& task, int64_t point);
+  void AddPoint(Task& task, int64_t point, bool wanted);
   void ScheduleDecodes();
   void SchedulePrompts();
   int64_t ChunkOf(const Task& task, int64_t limit) const;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <numeric>
 
@@ -220,6 +221,48 @@ TEST(Planner, EvictionTakesPlacesNobodyAskedForFirst) {
   EXPECT_TRUE(cache.Has(*b->prompt, 448));
   EXPECT_TRUE(cache.Has(*b->prompt, 384));
   EXPECT_FALSE(cache.Has(*b->prompt, 64));
+}
+
+TEST(Planner, PlacesOfALongPrompt) {
+  PlannerOptions o = Options();
+  o.interval = 256;
+  o.pages = 200;
+  o.snapshots = 16;
+  Driver d(o);
+  Task* a = d.Add(Count(1000));
+  while (a->size() == 1000) d.Step();
+  std::vector<int64_t> places;
+  for (int64_t p = 1; p <= 1000; ++p) {
+    if (d.planner.cache().Has(*a->prompt, p)) places.push_back(p);
+  }
+  // Every 256, half of that before the last multiple of 64, and that.
+  EXPECT_EQ(places, (std::vector<int64_t>{256, 512, 768, 832, 960}));
+}
+
+TEST(Planner, DistancesAreKeptWhereChunksAreCutByCompany) {
+  PlannerOptions o = Options();
+  o.interval = 256;
+  o.step_tokens = 200;  // 196 and fewer are left to prompts: chunks of 192 and 128
+  o.pages = 300;
+  o.snapshots = 16;
+  Driver d(o);
+  for (int32_t i = 0; i < 3; ++i) d.Add(Count(10, 5000 + i));
+  d.Step();
+  Task* a = d.Add(Count(1200));
+  int steps = 0;
+  while (a->size() == 1200) {
+    d.Step();
+    ++steps;
+  }
+  int64_t last = 0, most = 0;
+  for (int64_t p = 1; p <= 1200; ++p) {
+    if (!d.planner.cache().Has(*a->prompt, p)) continue;
+    most = std::max(most, p - last);
+    last = p;
+  }
+  EXPECT_EQ(last, 1152);
+  EXPECT_LE(most, 256);
+  EXPECT_LE(steps, 9);  // 1200 / 192 rounded up, one for each of the two places before the end
 }
 
 TEST(Planner, TheNewestIsPreemptedAndReplaysWhatItDrew) {

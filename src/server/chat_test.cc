@@ -151,6 +151,18 @@ TEST_F(ChatTest, OnlyWhatTheModelWroteIsParsed) {
   EXPECT_EQ(choice["finish_reason"], "stop");
 }
 
+TEST_F(ChatTest, ACallInsideAThoughtIsACall) {
+  Say("I ask.\n<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n</function>\n</tool_call>");
+  Json body = Body();
+  body["tools"] = Tools();
+  const Json choice = Chat(body).json()["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(choice["message"]["reasoning_content"], "I ask.");
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], "weather");
+  body["stream"] = true;
+  EXPECT_EQ(Join(Chat(body)).finish.at(0), "tool_calls");
+}
+
 TEST_F(ChatTest, BrokenCallsComeBackAsText) {
   const std::string broken = "<tool_call>\n{oops\n</tool_call>";
   Say("</think>" + broken);

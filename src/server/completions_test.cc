@@ -194,7 +194,8 @@ TEST_F(CompletionsTest, SamplingFieldsReachTheEngine) {
   body["logit_bias"]["300"] = 100;
   body["logprobs"] = 0;
   body["return_tokens_as_token_ids"] = true;
-  for (const Json& token : Complete(body).json()["choices"][0]["logprobs"]["tokens"]) EXPECT_EQ(token, "token_id:300");
+  const Json drawn = Complete(body).json()["choices"][0]["logprobs"]["tokens"];
+  for (const Json& token : drawn) EXPECT_EQ(token, "token_id:300");
   body["stop_token_ids"] = Json::array({300});
   Json stopped = Complete(body).json();
   EXPECT_EQ(stopped["choices"][0]["stop_reason"], 300);

@@ -44,8 +44,7 @@ Result<uint64_t> EngineLoop::Submit(Request request, TokenCallback on_token, Don
   FLUVIAL_ASSIGN_OR_RETURN(const uint64_t id, engine_.Submit(std::move(request), std::move(on_token), ended));
   active_.emplace(id, std::pair(std::move(on_done), deadline));
   if (deadline != Clock::time_point::max()) deadlines_.emplace(deadline, id);
-  woken_ = true;
-  wake_.notify_one();
+  Wake();
   return id;
 }
 
@@ -53,25 +52,41 @@ void EngineLoop::Cancel(uint64_t id) {
   const std::lock_guard lock(mutex_);
   if (!active_.contains(id)) return;
   engine_.Cancel(id);
-  woken_ = true;
-  wake_.notify_one();
+  Wake();
 }
 
 void EngineLoop::CancelAll() {
   const std::lock_guard lock(mutex_);
   for (const auto& [id, entry] : active_) engine_.Cancel(id);
+  Wake();
+}
+
+void EngineLoop::Wake() {
+  const std::lock_guard lock(wake_mutex_);
   woken_ = true;
   wake_.notify_one();
+}
+
+void EngineLoop::Post(std::function<void()> task) {
+  const std::lock_guard lock(wake_mutex_);
+  if (ended_) return;
+  tasks_.push_back(std::move(task));
+  woken_ = true;
+  wake_.notify_one();
+}
+
+void EngineLoop::RunTasks() {
+  std::vector<std::function<void()>> tasks;
+  {
+    const std::lock_guard lock(wake_mutex_);
+    tasks.swap(tasks_);
+  }
+  for (const auto& task : tasks) task();
 }
 
 int64_t EngineLoop::active() const {
   const std::lock_guard lock(mutex_);
   return static_cast<int64_t>(active_.size());
-}
-
-bool EngineLoop::alive() const {
-  const std::lock_guard lock(mutex_);
-  return broken_.ok();
 }
 
 void EngineLoop::CancelExpired() {
@@ -102,6 +117,7 @@ void EngineLoop::FailAll(const Status& status) {
 void EngineLoop::Run() {
   int64_t seen = 0;
   while (true) {
+    RunTasks();
     CancelExpired();
     const Result<bool> stepped = engine_.Step();
     if (!stepped.ok()) {
@@ -110,6 +126,7 @@ void EngineLoop::Run() {
         const std::lock_guard lock(mutex_);
         broken_ = Status::Failed("the engine stopped: " + stepped.status().message());
       }
+      alive_.store(false);
       FailAll(broken_);
       return;
     }
@@ -119,14 +136,13 @@ void EngineLoop::Run() {
       if (all > seen) on_step_(all - seen);
       seen = all;
     }
-    std::unique_lock lock(mutex_);
-    if (stopping_ && active_.empty()) return;
-    if (*stepped || woken_) {
-      woken_ = false;
-      continue;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_ && active_.empty()) return;
     }
+    std::unique_lock lock(wake_mutex_);
     // Idle: nothing waits or runs, so there is no deadline to watch either.
-    wake_.wait(lock, [this] { return woken_ || stopping_; });
+    if (!*stepped) wake_.wait(lock, [this] { return woken_; });
     woken_ = false;
   }
 }
@@ -135,10 +151,15 @@ void EngineLoop::Stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
-    wake_.notify_one();
   }
-  CancelAll();
+  CancelAll();  // wakes the thread, too
   if (thread_.joinable()) thread_.join();
+  std::vector<std::function<void()>> dropped;  // what they hold ends outside the lock
+  {
+    const std::lock_guard lock(wake_mutex_);
+    ended_ = true;
+    dropped.swap(tasks_);
+  }
   FailAll(Status::Resource("the server is shutting down"));
 }
 

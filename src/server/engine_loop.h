@@ -2,6 +2,7 @@
 // EngineLoop: the one thread that steps the engine, and the door through which other threads give it requests.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <thread>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "fluvial/engine.h"
 
@@ -37,17 +39,22 @@ class EngineLoop {
   Status Room(size_t more) const;
   void Cancel(uint64_t id);
   void CancelAll();
+  /// Runs `task` on the stepping thread before the next step. Never waits for a step or a request, so that the network
+  /// thread can call it; after Stop the task is dropped.
+  void Post(std::function<void()> task);
 
   /// Requests given to the engine that have not ended.
   int64_t active() const;
   /// False once a step has failed beyond a single request: nothing is accepted from then on.
-  bool alive() const;
+  bool alive() const { return alive_.load(); }
 
   /// Cancels what is left and joins the thread.
   void Stop();
 
  private:
   void Run();
+  void RunTasks();
+  void Wake();
   void CancelExpired();
   /// Every request that has not ended ends with `status`.
   void FailAll(const Status& status);
@@ -55,9 +62,15 @@ class EngineLoop {
   Engine& engine_;
   const int64_t max_requests_;
   const std::function<void(int64_t)> on_step_;
-  mutable std::mutex mutex_;  // guards what follows
+  std::atomic<bool> alive_{true};
+
+  std::mutex wake_mutex_;  // guards the next four; held for moments only, taken last
   std::condition_variable wake_;
+  std::vector<std::function<void()>> tasks_;
   bool woken_ = false;
+  bool ended_ = false;
+
+  mutable std::mutex mutex_;  // guards what follows
   bool stopping_ = false;
   Status broken_;
   std::unordered_map<uint64_t, std::pair<DoneCallback, Clock::time_point>> active_;

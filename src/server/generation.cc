@@ -36,7 +36,7 @@ Generation::Generation(EngineLoop& loop, Metrics& metrics, const ServedModel& mo
 void Generation::Start() {
   exchange_->OnLost([self = shared_from_this()] { self->OnLost(); });
   const std::lock_guard lock(mutex_);
-  if (over_) return;  // gone while the request was read
+  if (lost_.load()) return EndLost();  // gone while the request was read
   const size_t n = static_cast<size_t>(plan_.request.n);
   for (const Request& prompt : plan_.prompts) {
     const Status status = loop_.engine().Check(prompt);
@@ -85,6 +85,7 @@ Status Generation::Submit(size_t index, Request request) {
 
 Next Generation::OnToken(size_t index, const Token& token) {
   const std::lock_guard lock(mutex_);
+  if (lost_.load()) EndLost();
   if (over_) return Next::kStop;
   Item& item = items_[index];
   const Clock::time_point now = Clock::now();
@@ -109,6 +110,7 @@ void Generation::OnDone(size_t index, Completion completion) {
   if (item.ended) return;
   item.ended = true;
   --left_;
+  if (lost_.load()) EndLost();
   CountEnd(completion);
   if (over_) return;
   switch (completion.finish_reason) {
@@ -136,7 +138,14 @@ void Generation::OnDone(size_t index, Completion completion) {
 }
 
 void Generation::OnLost() {
-  const std::lock_guard lock(mutex_);
+  lost_.store(true);
+  loop_.Post([self = shared_from_this()] {
+    const std::lock_guard lock(self->mutex_);
+    self->EndLost();
+  });
+}
+
+void Generation::EndLost() {
   if (over_) return;
   over_ = true;
   metrics_.disconnects.fetch_add(1);
@@ -194,9 +203,7 @@ void Generation::WriteChunks(Item* item) {
     }
     if (exchange_->Write(Event(chunk))) continue;
     // Gone or too slow: the connection closes.
-    over_ = true;
-    metrics_.disconnects.fetch_add(1);
-    return CancelAll();
+    return EndLost();
   }
 }
 

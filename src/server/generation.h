@@ -2,6 +2,7 @@
 // Generation: one generating request from submission to its last byte - n choices for each prompt, streamed or whole.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -56,6 +57,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   Next OnToken(size_t index, const Token& token);
   void OnDone(size_t index, Completion completion);
+  /// On the network thread, which must not wait for this object's lock.
   void OnLost();
   // Below: with mutex_ held.
   Status Submit(size_t index, Request request);
@@ -63,6 +65,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void WriteChunks(Item* item);
   void Complete();
   void Fail(const ApiError& error);
+  void EndLost();
   void CancelAll();
   Json Envelope(const std::string& object) const;
   Json Usage() const;
@@ -74,6 +77,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const std::shared_ptr<Exchange> exchange_;
   const Clock::time_point arrival_, deadline_;
   const int64_t created_;
+  std::atomic<bool> lost_{false};  // the client has gone; EndLost is on its way
 
   std::mutex mutex_;  // guards what follows; taken before the loop's own
   std::vector<Item> items_;

@@ -126,6 +126,49 @@ void OutputParser::CloseCall(std::string_view body, OutputDelta* out) {
   at_edge_ = false;
 }
 
+bool OutputParser::EndReasoning(size_t drop) {
+  buffer_.erase(0, drop);
+  newlines_.clear();
+  at_edge_ = true;
+  state_ = State::kContent;
+  return true;
+}
+
+// A model that calls while it thinks has forgotten </think>: a call that can be read ends the thought. One that cannot,
+// or that </think> interrupts, is a thought about calls.
+bool OutputParser::StepCallInReasoning(bool finish, OutputDelta* out) {
+  if (format_.tools == ToolFormat::kKimi) {
+    EndReasoning(kSection.size());
+    state_ = State::kSection;
+    return true;
+  }
+  const std::array ends = {kEndCall, kEndThink};
+  const size_t from = std::max(kCall.size(), searched_ - std::min(searched_, kEndCall.size()));
+  Found found = FindFirst(std::string_view(buffer_).substr(from), ends);
+  searched_ = 0;
+  if (found.at == std::string_view::npos) {
+    if (!finish) {
+      searched_ = buffer_.size();
+      return false;
+    }
+    EmitText(buffer_, out);
+    buffer_.clear();
+    return false;
+  }
+  found.at += from;
+  if (found.which == 0) {
+    const std::string_view body = std::string_view(buffer_).substr(kCall.size(), found.at - kCall.size());
+    if (auto call = ParseToolCall(format_.tools, body, schemas_)) {
+      out->tool_calls.push_back(std::move(*call));
+      return EndReasoning(found.at + kEndCall.size());
+    }
+    found.at += kEndCall.size();
+  }
+  EmitText(std::string_view(buffer_).substr(0, found.at), out);
+  buffer_.erase(0, found.at);
+  return true;
+}
+
 // Interprets the front of the buffer; false when more text is needed.
 bool OutputParser::Step(bool finish, OutputDelta* out) {
   const auto drop = [&](size_t n) { buffer_.erase(0, n); };
@@ -144,15 +187,14 @@ bool OutputParser::Step(bool finish, OutputDelta* out) {
       return true;
     }
     case State::kReasoning: {
-      const std::array marks = {kEndThink};
+      const bool tools = format_.tools != ToolFormat::kNone;
+      const std::array all = {kEndThink, format_.tools == ToolFormat::kKimi ? kSection : kCall};
+      const std::span<const std::string_view> marks(all.data(), tools ? 2 : 1);
       const Found found = FindFirst(buffer_, marks);
       if (found.at != std::string_view::npos) {
         EmitText(std::string_view(buffer_).substr(0, found.at), out);
-        drop(found.at + kEndThink.size());
-        newlines_.clear();
-        at_edge_ = true;
-        state_ = State::kContent;
-        return true;
+        drop(found.at);
+        return found.which == 0 ? EndReasoning(kEndThink.size()) : StepCallInReasoning(finish, out);
       }
       const size_t ready = buffer_.size() - (finish ? 0 : HeldBack(buffer_, marks));
       EmitText(std::string_view(buffer_).substr(0, ready), out);

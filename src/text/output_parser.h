@@ -35,6 +35,7 @@ struct OutputDelta {
 ///   * newlines next to the marks belong to the markup and are dropped: around reasoning, at the beginning of what
 ///     follows it, and between content and a tool call;
 ///   * <think> counts only before anything else was written;
+///   * a call inside reasoning ends the reasoning when it can be read; otherwise it is part of the thought;
 ///   * with kNone tool marks are plain content;
 ///   * a call that cannot be read, or that does not end, comes out as content, marks included: nothing is lost.
 /// The text must hold the marks, so decode with skip_special_tokens = false when they are special tokens, or check
@@ -54,6 +55,8 @@ class OutputParser {
   bool Step(bool finish, OutputDelta* out);
   void EmitText(std::string_view text, OutputDelta* out);
   void CloseCall(std::string_view body, OutputDelta* out);
+  bool EndReasoning(size_t drop);
+  bool StepCallInReasoning(bool finish, OutputDelta* out);
   std::string_view OpenMark() const;
   std::string_view CloseMark() const;
 

@@ -6,6 +6,7 @@
 
 #include "tools/command.h"
 #include "tools/op_catalog.h"
+#include "tools/provider_flags.h"
 
 namespace fluvial::tools {
 namespace {
@@ -14,6 +15,7 @@ struct Options {
   std::string op;
   std::string problem;
   std::string assume_device;
+  ProviderFlags providers;
   bool json = false;
 };
 
@@ -89,6 +91,7 @@ Result<std::vector<DeviceInfo>> Devices(const std::string& assumed) {
 }
 
 Status RunBackends(const Options& o) {
+  FLUVIAL_RETURN_IF_ERROR(LoadProviders(o.providers, {}));
   FLUVIAL_ASSIGN_OR_RETURN(const std::vector<DeviceInfo> devices, Devices(o.assume_device));
   std::vector<std::string> names = OpNames();
   if (!o.problem.empty()) {
@@ -118,6 +121,7 @@ Command AddBackends(CLI::App& root) {
   app->add_option("--problem", o->problem, "Ask about this problem line instead of a typical one")->type_name("LINE");
   app->add_option("--assume-device", o->assume_device, "Ask for sm_90, sm_100, sm_103, sm_120 or cpu, present or not")
       ->type_name("ARCH");
+  AddProviderFlag(*app, o->providers);
   app->add_flag("--json", o->json, "One JSON object (docs/cli.md)");
   app->footer(
       "Examples:\n"

@@ -17,7 +17,9 @@
 #include "ops/vision_attention/bench.h"
 #include "ops/vision_attention/cudnn.h"
 #include "ops/vision_attention/suites.h"
+#include "tools/bench_compare.h"
 #include "tools/command.h"
+#include "tools/provider_flags.h"
 
 namespace fluvial::tools {
 namespace {
@@ -37,6 +39,8 @@ struct Options {
   int threads = 0;
   int processes = 3;
   double seconds = 0.3;
+  std::vector<std::string> compare;
+  ProviderFlags providers;
   bool child = false;
 };
 
@@ -123,9 +127,14 @@ Result<Json> MeasureThere(const Options& o, const std::string& line, const std::
   };
   if (!safe(line) || !safe(backend))
     return Status::InvalidArgument("bench op: '" + line + "' has letters no problem has");
+  std::string providers;
+  for (const std::string& p : o.providers.paths) {
+    if (p.find('\'') != std::string::npos) return Status::InvalidArgument("--provider: '" + p + "' has a quote");
+    providers += " --provider '" + p + "'";
+  }
   const std::string command = "/proc/self/exe bench op --child --problem '" + line + "' --backend '" + backend +
                               "' --device " + o.device + " --threads " + std::to_string(o.threads) + " --seconds " +
-                              std::to_string(o.seconds) + " 2>&1";
+                              std::to_string(o.seconds) + providers + " 2>&1";
   // The shell resolves /proc/self to itself: name the program instead.
   std::array<char, 4096> path{};
   const ssize_t n = readlink("/proc/self/exe", path.data(), path.size() - 1);
@@ -204,6 +213,13 @@ Result<std::string> AutoName(const std::string& line, const DeviceInfo& device) 
 
 Status RunBench(const Options& o) {
   if (o.what != "op") return Status::InvalidArgument("there is no benchmark '" + o.what + "'; benchmarks: op");
+  if (!o.compare.empty()) {
+    if (o.compare.size() != 2) return Status::InvalidArgument("--compare takes two files: OLD.json,NEW.json");
+    FLUVIAL_ASSIGN_OR_RETURN(const std::string table, CompareRuns(o.compare[0], o.compare[1]));
+    Print(table);
+    return Status::Ok();
+  }
+  FLUVIAL_RETURN_IF_ERROR(LoadProviders(o.providers, {}));
   if (o.processes < 1)
     return Status::InvalidArgument("--processes is " + std::to_string(o.processes) + ": use 1 or more");
   if (o.child) {
@@ -233,16 +249,18 @@ Status RunBench(const Options& o) {
         if (!j.ok()) return j.status();
         runs.push_back(std::move(j).value());
       }
+      Json all = Json::array();  // in the order of the processes: --compare pairs them
+      for (const Json& r : runs) all.push_back(r["us"]);
       std::sort(runs.begin(), runs.end(), [](const Json& a, const Json& b) { return a["us"] < b["us"]; });
       Json row = runs[runs.size() / 2];
       row["processes"] = o.processes;
-      row["all_us"] = Json::array();
-      for (const Json& r : runs) row["all_us"].push_back(r["us"]);
+      row["all_us"] = std::move(all);
       for (const auto& [peer, us] : e.anchors) row["anchors"][peer] = us;
       const double us = row["us"], floor = row["floor_us"];
-      row["x_floor"] = us / floor;
-      std::snprintf(line, sizeof(line), "%-22s %11.1f %11.1f %11.1f %7.2f  ", name.c_str(), us,
-                    row.value("active_us", us), floor, us / floor);
+      const double active = row.value("active_us", us);
+      row["x_floor"] = active / floor;
+      std::snprintf(line, sizeof(line), "%-22s %11.1f %11.1f %11.1f %7.2f  ", name.c_str(), us, active, floor,
+                    active / floor);
       std::string tail = text;
       for (const auto& [peer, anchor] : e.anchors) {
         tail += "  " + peer + " " + std::to_string(static_cast<int64_t>(anchor));
@@ -277,10 +295,16 @@ Command AddBench(CLI::App& root) {
   app->add_option("--processes", o->processes, "Fresh processes per figure")->capture_default_str();
   app->add_option("--seconds", o->seconds, "Time to repeat within a process")->capture_default_str();
   app->add_option("--json", o->json, "Write all figures to this file")->type_name("FILE");
+  app->add_option("--compare", o->compare, "Measure nothing: show two files written by --json side by side")
+      ->type_name("OLD,NEW")
+      ->delimiter(',');
+  AddProviderFlag(*app, o->providers);
   app->add_flag("--child", o->child)->group("");
   app->footer(
       "us: median over processes of the best repeat; active us: CPU time per thread, which other programs do not\n"
-      "stretch; floor: the larger of minimum traffic over bandwidth and multiply-adds over the peak rate.\n"
+      "stretch; floor: the larger of minimum traffic over bandwidth and multiply-adds over the peak rate, of CPU time, "
+      "too;\n"
+      "x floor: active us (on a GPU: us) over it.\n"
       "Examples:\n"
       "  fluvial bench op --suite cpu --backend cpu,cpu_bf16,token_loop --op gdn_prefill\n"
       "  fluvial bench op --problem \"kda_prefill lens=8192 hk=96 gate=bounded:-5\" --device cuda");

@@ -24,6 +24,7 @@ constexpr BackendFlag kBackendFlags[] = {
     {"kda_prefill", "--kda-prefill-backend", "Kimi Delta Attention over prompts"},
     {"kda_decode", "--kda-decode-backend", "Kimi Delta Attention, one token a step"},
     {"paged_attention", "--paged-attention-backend", "Full attention over pages"},
+    {"vision_attention", "--mm-encoder-attn-backend", "Attention of the vision tower"},
     {"mla_attention", "--mla-attention-backend", "Latent attention over pages"},
     {"pool_index", "--pool-index-backend", "Indexer of sparse attention"},
     {"causal_conv1d", "--causal-conv1d-backend", "Short convolutions"},
@@ -69,6 +70,8 @@ void AddEngineFlags(CLI::App& app, EngineFlags& flags) {
         ->type_name("NAME")
         ->group("Backends (auto, or a name of `fluvial backends`)");
   }
+  AddFlashInferFlags(app, flags.providers);
+  AddProviderFlag(app, flags.providers);
 }
 
 void AddBatchingFlags(CLI::App& app, EngineFlags& flags) {
@@ -107,6 +110,7 @@ void AddBatchingFlags(CLI::App& app, EngineFlags& flags) {
 
 Result<EngineOptions> ToEngineOptions(const EngineFlags& flags) {
   EngineOptions options = flags.engine;
+  FLUVIAL_RETURN_IF_ERROR(LoadProviders(flags.providers, flags.backends));
   for (const BackendFlag& flag : kBackendFlags) {
     const std::string& name = flags.backends.at(flag.op);
     if (name.empty() || name == "auto") continue;
@@ -118,8 +122,9 @@ Result<EngineOptions> ToEngineOptions(const EngineFlags& flags) {
       known = known || b.name == name;
     }
     if (!known) {
+      const std::string missing = MissingProvider(name);
       return Status::InvalidArgument(std::string(flag.option) + ": there is no backend '" + name +
-                                     "'; backends: " + names);
+                                     "'; backends: " + names + (missing.empty() ? "" : "; " + missing));
     }
     options.backends[flag.op] = name;
   }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "fluvial/engine.h"
+#include "tools/provider_flags.h"
 
 namespace CLI {
 class App;
@@ -16,17 +17,18 @@ namespace fluvial::tools {
 struct EngineFlags {
   EngineOptions engine;
   std::map<std::string, std::string> backends;  ///< operator -> name, as typed; "auto" where nothing was said
+  ProviderFlags providers;
 };
 
-/// Adds MODEL, --device, --dtype, --mamba-cache-dtype, --mamba-ssm-cache-dtype, --threads, the sizes and one
-/// --<operator>-backend each. `flags` must outlive `app`.
+/// Adds MODEL, --device, --dtype, --mamba-cache-dtype, --mamba-ssm-cache-dtype, --threads, the sizes, one
+/// --<operator>-backend each, and the options of providers. `flags` must outlive `app`.
 void AddEngineFlags(CLI::App& app, EngineFlags& flags);
 
 /// Adds what only commands with many requests use: --max-num-seqs, --kv-cache-tokens and the prefix cache.
 void AddBatchingFlags(CLI::App& app, EngineFlags& flags);
 
-/// What Engine::Load takes. kInvalidArgument for a backend name that its operator does not have: also where the model
-/// turns out not to use that operator.
+/// Loads the providers asked for and gives what Engine::Load takes. kInvalidArgument for a backend name that its
+/// operator does not have: also where the model turns out not to use that operator.
 Result<EngineOptions> ToEngineOptions(const EngineFlags& flags);
 
 /// One log line for each backend named for an operator that the loaded model does not have.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // fluvial explain: what auto would choose for a model on this machine or an assumed one, and why not the others.
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -9,13 +10,16 @@
 #include "ops/common/backend.h"
 #include "ops/delta_rule/delta_rule.h"
 #include "ops/delta_rule/flashinfer_names.h"
+#include "ops/delta_rule/provider.h"
 #include "ops/gemm/gemm.h"
 #include "ops/moe/moe.h"
 #include "ops/paged_attention/mla_attention.h"
 #include "ops/paged_attention/paged_attention.h"
 #include "ops/pool_index/pool_index.h"
+#include "ops/vision_attention/vision_attention.h"
 #include "tools/command.h"
 #include "tools/footprint_text.h"
+#include "tools/provider_flags.h"
 #include "weights/model_config.h"
 
 namespace fluvial::tools {
@@ -25,11 +29,15 @@ using ops::Candidate;
 
 struct Options {
   std::string model;
+  std::string problem;
   std::string assume_device;
   std::string state_dtype = "auto";
+  ProviderFlags providers;
   bool flashinfer = false;
+  bool graph_capture = false;
+  std::string workspace = "none";
   bool json = false;
-  std::string gdn_prefill = "auto", gdn_decode = "auto", kda_prefill = "auto", kda_decode = "auto";
+  std::string gdn_prefill = "auto", gdn_decode = "auto", kda_prefill = "auto", kda_decode = "auto", encoder = "auto";
 };
 
 struct Answer {
@@ -64,6 +72,10 @@ Result<Answer> Ask(const std::string& when, const std::string& line, const Devic
   } else if (a.op == "paged_attention") {
     FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::paged_attention::ParseProblemLine(line));
     Select(&a, ops::paged_attention::Backends(), p.problem, device, "auto");
+  } else if (a.op == "vision_attention") {
+    FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::vision_attention::ParseProblemLine(line));
+    a.named = o.encoder != "auto";
+    Select(&a, ops::vision_attention::Backends(), p.problem, device, o.encoder);
   } else if (a.op == ops::mla_attention::kOpName) {
     FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::mla_attention::ParseProblemLine(line));
     Select(&a, ops::mla_attention::Backends(), p.problem, device, "auto");
@@ -80,7 +92,10 @@ Result<Answer> Ask(const std::string& when, const std::string& line, const Devic
                                     : a.op == "kda_prefill" ? o.kda_prefill
                                                             : o.kda_decode;
     a.named = preference != "auto";
-    Select(&a, ops::delta_rule::Backends(p.problem.op), p.problem, device, preference);
+    const auto list = ops::delta_rule::Backends(p.problem.op);
+    Select(&a, list, p.problem, device, preference);
+    const bool known = std::any_of(list.begin(), list.end(), [&](const auto& b) { return b.name == preference; });
+    if (a.named && !known) return Status::InvalidArgument(a.error);
   }
   return a;
 }
@@ -120,6 +135,17 @@ std::vector<std::pair<std::string, std::string>> Problems(const weights::ModelCo
   } else if (c.CountLayers(weights::LayerType::kFullAttention) > 0) {
     out.emplace_back("a prompt of 2048 tokens", "paged_attention hq=" + n(c.heads) + " hkv=" + n(c.kv_heads) +
                                                     " dqk=" + n(c.head_dim) + " dv=" + n(c.head_dim) + " lens=2048");
+  }
+  if (c.vision.has_value()) {
+    const weights::VisionConfig& v = *c.vision;
+    const std::string attention =
+        "vision_attention heads=" + n(v.heads) + " d=" + n(v.hidden / v.heads) + " io=" + type + " lens=";
+    // About what a picture of 1000 x 1000 pixels has.
+    out.emplace_back("an image of 4096 patches", attention + "4096");
+    if (v.windowed) {
+      const int64_t side = v.window / v.patch;
+      out.emplace_back("its windows", attention + n(4096 / (side * side)) + "x" + n(side * side));
+    }
   }
   if (c.moe.experts > 0) {
     const std::string moe = " e=" + n(c.moe.experts) + " top=" + n(c.moe.per_token) + " h=" + n(c.hidden) +
@@ -183,14 +209,35 @@ std::string Json(const models::Footprint& f, const std::vector<Answer>& answers,
   return root.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-Result<std::vector<Answer>> RunExplain(const Options& o, DeviceInfo* device, models::Footprint* footprint) {
-  FLUVIAL_ASSIGN_OR_RETURN(const weights::ModelConfig config, weights::ReadModelConfig(o.model));
-  *device = CpuDeviceInfo(AvailableCpus());
-  if (!o.assume_device.empty()) {
-    FLUVIAL_ASSIGN_OR_RETURN(*device, AssumedDevice(o.assume_device));
-  } else if (CudaDeviceCount() > 0) {
-    FLUVIAL_ASSIGN_OR_RETURN(*device, CudaDeviceInfo(0));
+/// The names inside FlashInfer, asked by their contracts; no provider needs to be loaded. `named` is the one that
+/// --flashinfer-...-backend gives, when FlashInfer was selected and cannot be asked itself.
+Result<Answer> AskFlashInfer(const Answer& asked, const DeviceInfo& device, const Options& o, bool selected) {
+  namespace delta = ops::delta_rule;
+  FLUVIAL_ASSIGN_OR_RETURN(const auto parsed, delta::ParseProblemLine(asked.problem));
+  delta::ProviderSituation situation;
+  situation.graph_capture = o.graph_capture;
+  situation.explicit_workspace = o.workspace != "none";
+  situation.warmed_workspace = o.workspace == "warmed";
+  const std::string& named = parsed.problem.kda() ? o.providers.flashinfer_kda : o.providers.flashinfer_gdn;
+  Answer names{asked.op + " through FlashInfer", asked.when, asked.problem, {}, {}, false};
+  std::string verdict;
+  for (const auto& n : delta::FlashInferNames(parsed.problem.op)) {
+    names.candidates.push_back({n.name, n.check(parsed.problem, device, situation), 0, false});
+    if (!selected || n.name != named) continue;
+    const ops::Check& check = names.candidates.back().check;
+    names.named = !check.ok();
+    verdict = check.ok() ? "flashinfer (" + named + ") takes this; "
+                         : asked.op + ": flashinfer (" + named + ") cannot run this: " + check.reason() + "; ";
   }
+  names.error = verdict + (delta::ProviderLoaded("flashinfer")
+                               ? "these are the contracts of the names; the loaded provider decides"
+                               : "these are contracts only: the FlashInfer provider is not loaded");
+  return names;
+}
+
+Result<std::vector<std::pair<std::string, std::string>>> Asked(const Options& o, models::Footprint* footprint) {
+  if (!o.problem.empty()) return std::vector<std::pair<std::string, std::string>>{{"as asked", o.problem}};
+  FLUVIAL_ASSIGN_OR_RETURN(const weights::ModelConfig config, weights::ReadModelConfig(o.model));
   DType state = config.linear.state_dtype;
   if (o.state_dtype != "auto") {
     FLUVIAL_ASSIGN_OR_RETURN(state, ParseDType(o.state_dtype));
@@ -198,17 +245,40 @@ Result<std::vector<Answer>> RunExplain(const Options& o, DeviceInfo* device, mod
   models::LoadOptions options;
   options.recurrent_dtype = state;
   FLUVIAL_ASSIGN_OR_RETURN(*footprint, models::FootprintOf(config, options));
+  return Problems(config, config.dtype.value_or(DType::kBF16), state);
+}
+
+Result<std::vector<Answer>> RunExplain(const Options& o, DeviceInfo* device, models::Footprint* footprint) {
+  if (o.model.empty() == o.problem.empty()) {
+    return Status::InvalidArgument("explain: give a model, or one --problem");
+  }
+  if (o.workspace != "none" && o.workspace != "cold" && o.workspace != "warmed") {
+    return Status::InvalidArgument("--flashinfer-workspace is " + o.workspace + ": use none, cold or warmed");
+  }
+  FLUVIAL_RETURN_IF_ERROR(LoadProviders(o.providers, {{"gdn_prefill", o.gdn_prefill}, {"kda_prefill", o.kda_prefill}}));
+  *device = CpuDeviceInfo(AvailableCpus());
+  if (!o.assume_device.empty()) {
+    FLUVIAL_ASSIGN_OR_RETURN(*device, AssumedDevice(o.assume_device));
+  } else if (CudaDeviceCount() > 0) {
+    FLUVIAL_ASSIGN_OR_RETURN(*device, CudaDeviceInfo(0));
+  }
+  FLUVIAL_ASSIGN_OR_RETURN(const auto asked, Asked(o, footprint));
   std::vector<Answer> answers;
-  for (const auto& [when, line] : Problems(config, config.dtype.value_or(DType::kBF16), state)) {
-    FLUVIAL_ASSIGN_OR_RETURN(Answer a, Ask(when, line, *device, o));
-    answers.push_back(std::move(a));
-    if (!o.flashinfer || answers.back().op.find("_prefill") == std::string::npos) continue;
-    FLUVIAL_ASSIGN_OR_RETURN(const auto parsed, ops::delta_rule::ParseProblemLine(line));
-    Answer names{answers.back().op + " through FlashInfer", when, line, {}, {}, false};
-    for (const auto& n : ops::delta_rule::FlashInferNames(parsed.problem.op)) {
-      names.candidates.push_back({n.name, n.check(parsed.problem, *device, {}), 0, false});
+  for (const auto& [when, line] : asked) {
+    const std::string op = line.substr(0, line.find(' '));
+    const bool prefill = op == "gdn_prefill" || op == "kda_prefill";
+    const bool selected = prefill && (op == "gdn_prefill" ? o.gdn_prefill : o.kda_prefill) == "flashinfer";
+    const bool loaded = ops::delta_rule::ProviderLoaded("flashinfer");
+    Options asking = o;
+    // What FlashInfer would say is known from its contracts; the others are asked as usual.
+    if (selected && !loaded) asking.gdn_prefill = asking.kda_prefill = "auto";
+    FLUVIAL_ASSIGN_OR_RETURN(Answer a, Ask(when, line, *device, asking));
+    if (selected && !loaded) {
+      for (Candidate& c : a.candidates) c.chosen = false;
     }
-    names.error = "these are contracts only: the FlashInfer provider is not loaded";
+    answers.push_back(a);
+    if (!prefill || (!o.flashinfer && !selected)) continue;
+    FLUVIAL_ASSIGN_OR_RETURN(Answer names, AskFlashInfer(a, *device, o, selected));
     answers.push_back(std::move(names));
   }
   return answers;
@@ -220,8 +290,8 @@ Command AddExplain(CLI::App& root) {
   CLI::App* app = root.add_subcommand("explain", "What auto would choose for a model, and why not the other backends");
   auto o = std::make_shared<Options>();
   app->add_option("model", o->model, "Directory of a Hugging Face checkpoint (config.json is enough)")
-      ->required()
       ->type_name("MODEL");
+  app->add_option("--problem", o->problem, "Instead of a model: this problem line")->type_name("LINE");
   app->add_option("--assume-device", o->assume_device, "Ask for sm_90, sm_100, sm_103, sm_120 or cpu, present or not")
       ->type_name("ARCH");
   app->add_option("--mamba-ssm-cache-dtype", o->state_dtype, "auto, bfloat16, float16 or float32")
@@ -230,13 +300,22 @@ Command AddExplain(CLI::App& root) {
   app->add_option("--gdn-decode-backend", o->gdn_decode, "As fluvial run takes it")->capture_default_str();
   app->add_option("--kda-prefill-backend", o->kda_prefill, "As fluvial run takes it")->capture_default_str();
   app->add_option("--kda-decode-backend", o->kda_decode, "As fluvial run takes it")->capture_default_str();
+  app->add_option("--mm-encoder-attn-backend", o->encoder, "As fluvial run takes it")->capture_default_str();
   app->add_flag("--flashinfer", o->flashinfer,
                 "Also say which of FlashInfer's own backend names could take the prefill");
+  AddFlashInferFlags(*app, o->providers);
+  app->add_flag("--graph-capture", o->graph_capture, "FlashInfer: the prefill is captured into a CUDA graph");
+  app->add_option("--flashinfer-workspace", o->workspace, "FlashInfer: the caller's workspace: none, cold or warmed")
+      ->capture_default_str();
+  AddProviderFlag(*app, o->providers);
   app->add_flag("--json", o->json, "One JSON object (docs/cli.md)");
   app->footer(
       "Examples:\n"
       "  fluvial explain Qwen3.5-0.8B\n"
-      "  fluvial explain Qwen3.5-0.8B --assume-device sm_90 --flashinfer");
+      "  fluvial explain Qwen3.5-0.8B --assume-device sm_90 --flashinfer\n"
+      "  fluvial explain --problem \"kda_prefill hk=96 gate=bounded:-5 norm=none lens=8192\" --assume-device sm_103 "
+      "\\\n"
+      "      --kda-prefill-backend flashinfer --flashinfer-kda-backend ptx");
   return {app, [o] {
             DeviceInfo device;
             models::Footprint footprint;

@@ -9,6 +9,7 @@
 
 #include "ops/vision_attention/verify.h"
 #include "tools/command.h"
+#include "tools/provider_flags.h"
 
 namespace fluvial::tools {
 namespace {
@@ -23,6 +24,7 @@ struct Options {
   std::string problem;
   std::string device = "auto";
   uint64_t seed = 1;
+  ProviderFlags providers;
   bool json = false;
 };
 
@@ -61,6 +63,7 @@ std::string Json(const ops::VerifyReport& r, uint64_t seed) {
                                 {"passed", t.passed},
                                 {"failed", t.failed},
                                 {"refused", t.refused},
+                                {"mirrored", t.mirrored},
                                 {"worst_ratio", t.worst_ratio},
                                 {"worst_problem", t.worst_line}});
   }
@@ -69,6 +72,7 @@ std::string Json(const ops::VerifyReport& r, uint64_t seed) {
 }
 
 Result<ops::VerifyReport> RunVerify(const Options& o) {
+  FLUVIAL_RETURN_IF_ERROR(LoadProviders(o.providers, {}));
   const std::string op = !o.op.empty() ? o.op : o.problem.substr(0, o.problem.find(' '));
   const bool with_vision = op.empty() || op == vision::kOpName, with_delta = op != vision::kOpName;
   delta::VerifyOptions v;
@@ -129,6 +133,7 @@ Command AddVerify(CLI::App& root) {
   app->add_option("--problem", o->problem, "This case only: a line as failures print it")->type_name("LINE");
   app->add_option("--device", o->device, "auto, cpu or cuda")->capture_default_str();
   app->add_option("--seed", o->seed, "Other cases of the same kind")->capture_default_str();
+  AddProviderFlag(*app, o->providers);
   app->add_flag("--json", o->json, "One JSON object (docs/cli.md)");
   app->footer(
       "A case that fails is printed as one line; give that line to --problem to see it again.\n"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // fluvial inspect, and what every command says about a model that is not usable.
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "cli_testkit.h"
 
@@ -77,6 +79,33 @@ TEST_F(InspectTest, ConfigAlone) {
   const Ran explain = Run("explain --json " + model);
   ASSERT_EQ(explain.status, 0) << explain.err;
   EXPECT_EQ(Json::parse(explain.out)["parameters"], whole["expected_parameters"]);
+}
+
+TEST_F(InspectTest, SparseLatentAttentionAndResidualStreams) {
+  const std::string model = Source("tests/golden/glm5_next/published");
+  const Json root = Json::parse(Run("inspect --json " + model).out);
+  EXPECT_EQ(root["config"]["latent_attention"]["rank"], 32);
+  EXPECT_EQ(root["config"]["indexer"]["topk"], 2048);
+  // 2 KDA layers of 2 heads of 32 x 32 fp32 and 3 columns of 192 bf16 channels; of 3 layers with latents of 32 all but
+  // the sharing one keep an indexer's key and gate of 16.
+  EXPECT_EQ(root["memory"]["state_bytes_per_sequence"], 2 * (2 * 32 * 32 * 4 + 3 * 192 * 2));
+  EXPECT_EQ(root["memory"]["kv_bytes_per_token"], (3 * 32 + 2 * 2 * 16) * 2);
+  const Ran text = Run("inspect " + model);
+  EXPECT_NE(text.out.find("no position encoding"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("streams       4"), std::string::npos) << text.out;
+
+  const Ran explain = Run("explain --json " + model);
+  ASSERT_EQ(explain.status, 0) << explain.err;
+  const Json answers = Json::parse(explain.out);
+  std::map<std::string, int> asked;
+  for (const Json& op : answers["operators"]) {
+    ++asked[op["op"]];
+    EXPECT_FALSE(op["chosen"].is_null()) << op["problem"];
+  }
+  for (const char* op : {"kda_prefill", "kda_decode", "mla_attention", "pool_index", "moe", "gemm", "causal_conv1d"}) {
+    EXPECT_GT(asked[op], 0) << op;
+  }
+  EXPECT_EQ(asked["gdn_prefill"] + asked["paged_attention"], 0);
 }
 
 TEST_F(InspectTest, ModelsThatAreNotUsable) {

@@ -15,7 +15,7 @@ const char kModel[] = "models/demo-random-gdn";
 
 TEST_F(CliTest, ServeRefusesWrongOptions) {
   const std::string serve = "serve " + Source(kModel).string() + " ";
-  ExpectError("serve", 2, "MODEL");
+  ExpectError("serve", 2, "--model");
   ExpectError(serve + "--port 70000", 2, "--port");
   ExpectError(serve + "--port ten", 2, "--port");
   ExpectError(serve + "--api-key ''", 2, "--api-key");

@@ -75,21 +75,36 @@ int64_t HostTensor::CountNan(int64_t begin, int64_t end) const {
   return count;
 }
 
+namespace {
+// Behind every tensor on the device, poisoned: a row or two of most problems.
+constexpr size_t kGuardBytes = size_t{32} << 10;
+}  // namespace
+
 Result<Placed> Placed::Make(Stream& stream, const HostTensor& host) {
   Placed p;
   const DeviceInfo& device = stream.device();
-  FLUVIAL_ASSIGN_OR_RETURN(p.buffer_, Buffer::Allocate(device.kind, host.bytes().size(), device.index));
-  FLUVIAL_RETURN_IF_ERROR(
-      Copy(stream, p.buffer_.data(), device.kind, host.bytes().data(), DeviceKind::kCpu, host.bytes().size()));
+  const size_t bytes = host.bytes().size();
+  FLUVIAL_ASSIGN_OR_RETURN(p.buffer_, Buffer::Allocate(device.kind, bytes + kGuardBytes, device.index));
+  FLUVIAL_RETURN_IF_ERROR(Copy(stream, p.buffer_.data(), device.kind, host.bytes().data(), DeviceKind::kCpu, bytes));
+  const std::vector<unsigned char> guard(kGuardBytes, kPoison);
+  FLUVIAL_RETURN_IF_ERROR(Copy(stream, static_cast<char*>(p.buffer_.data()) + bytes, device.kind, guard.data(),
+                               DeviceKind::kCpu, kGuardBytes));
   p.view_ = host.ViewAt(p.buffer_.data());
   return p;
 }
 
 Status Placed::Fetch(Stream& stream, HostTensor* host) const {
-  FLUVIAL_CHECK(host->bytes().size() == buffer_.bytes());
-  FLUVIAL_RETURN_IF_ERROR(
-      Copy(stream, host->bytes().data(), DeviceKind::kCpu, buffer_.data(), buffer_.kind(), buffer_.bytes()));
-  return stream.Synchronize();
+  const size_t bytes = host->bytes().size();
+  FLUVIAL_CHECK(bytes + kGuardBytes == buffer_.bytes());
+  FLUVIAL_RETURN_IF_ERROR(Copy(stream, host->bytes().data(), DeviceKind::kCpu, buffer_.data(), buffer_.kind(), bytes));
+  std::vector<unsigned char> guard(kGuardBytes);
+  FLUVIAL_RETURN_IF_ERROR(Copy(stream, guard.data(), DeviceKind::kCpu, static_cast<const char*>(buffer_.data()) + bytes,
+                               buffer_.kind(), kGuardBytes));
+  FLUVIAL_RETURN_IF_ERROR(stream.Synchronize());
+  for (const unsigned char byte : guard) {
+    if (byte != kPoison) return Status::Failed("memory behind a tensor was written");
+  }
+  return Status::Ok();
 }
 
 }  // namespace fluvial::ops::test_kit

@@ -87,7 +87,8 @@ class Placed {
  public:
   static Result<Placed> Make(Stream& stream, const HostTensor& host);
   TensorView view() const { return view_; }
-  /// Copies back into `host` (the tensor it was made from, or a copy of it). Synchronises.
+  /// Copies back into `host` (the tensor it was made from, or a copy of it). Synchronises. kFailed when something wrote
+  /// behind the tensor.
   Status Fetch(Stream& stream, HostTensor* host) const;
 
  private:

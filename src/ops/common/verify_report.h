@@ -17,6 +17,7 @@ struct BackendTally {
   int64_t refused = 0;
   double worst_ratio = 0;  ///< largest difference / bound
   std::string worst_line;
+  int64_t mirrored = 0;  ///< of those that passed, also compared with a rounding mirror
 };
 
 struct VerifyReport {

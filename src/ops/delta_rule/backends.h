@@ -15,4 +15,8 @@ extern const DeltaBackend kCpuBf16;
 /// The CUDA bodies of `op`. In a build without CUDA the same names and contracts, which refuse every real device.
 std::span<const DeltaBackend> CudaBackends(Op op);
 
+/// Puts a provider's backend into the list of `op`, before `reference`. Lists handed out before stay valid and as they
+/// were. Not thread-safe.
+void AddBackend(Op op, const DeltaBackend& backend);
+
 }  // namespace fluvial::ops::delta_rule

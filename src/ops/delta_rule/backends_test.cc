@@ -43,6 +43,10 @@ std::vector<std::string> Lines() {
     out.push_back(op + "lens=70,65,3 hk=1 k=7 v=5 alignment=2 fill=random pad=1 extra=1");
     out.push_back(op + "lens=40,130 hk=1 io=fp16 state=fp16 fill=random");
     out.push_back(op + "lens=40,21,130 hk=1 fill=random nan=1");
+    // Neighbouring heads of one task: within a key head, and across two.
+    out.push_back(op + "lens=5x40,9,70 hk=2 hv=2 fill=random slots=mixed pad=8");
+    out.push_back(op + "lens=5x40,9,70 hk=2 hv=4 fill=random slots=mixed extra=2 checkpoint_every=64");
+    out.push_back(op + "lens=6x40 hk=1 hv=3 fill=random");
     out.push_back(op + "lens= hk=1 fill=random");
     out.push_back(op + "lens=0,0 hk=1 fill=random slots=mixed");
     out.push_back(op + "lens=2000 hk=1 v=32 fill=collinear gate=log io=fp32 gate_dtype=fp32");
@@ -88,10 +92,11 @@ TEST(DeltaRuleBackends, AgreeWithTheReference) {
 }
 
 TEST(DeltaRuleCases, BadWordsAreErrors) {
-  for (const char* line :
-       {"kda_prefill lens=4 hk=1 fill=zeros", "kda_prefill lens=4 hk=1 slots=all", "kda_prefill lens=4 hk=1 pad=-1",
-        "kda_prefill lens=4 hk=1 nan=1", "kda_prefill lens=4 hk=1 fill=exact",
-        "kda_prefill lens=4 hk=1 fill=exact scale=1", "kda_prefill lens=4 hk=1 what=1"}) {
+  for (const char* line : {"kda_prefill lens=4 hk=1 fill=zeros", "kda_prefill lens=4 hk=1 slots=all",
+                           "kda_prefill lens=4 hk=1 pad=-1", "kda_prefill lens=4 hk=1 nan=1",
+                           "kda_prefill lens=4 hk=1 fill=exact", "kda_prefill lens=4 hk=1 fill=exact scale=1",
+                           "kda_prefill lens=4 hk=1 split=1 state=bf16", "kda_decode lens=4 hk=1 split=1",
+                           "gdn_decode lens=4 hk=1 refill=1 token_states=1", "kda_prefill lens=4 hk=1 what=1"}) {
     EXPECT_FALSE(ParseCase(line).ok()) << line;
   }
 }

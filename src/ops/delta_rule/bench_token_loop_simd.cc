@@ -58,7 +58,7 @@ void TokenLoopImpl(const HeadCall& c) {
   const Problem& p = *c.problem;
   const DF d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), width = kVectors * lanes, kp = PadTo(p.k, kLanePad);
-  const int64_t begin = c.args->plan->offsets()[c.sequence], end = c.args->plan->offsets()[c.sequence + 1];
+  const int64_t begin = c.sequence.begin, end = c.sequence.end;
   Scratch s(p, c.scratch);  // its state panels, filled with this loop's width
   float* q = c.scratch + PadTo(static_cast<int64_t>(ChunkScratchFloats(p)), 64);
   float* k = q + kTokens * kp;
@@ -68,7 +68,7 @@ void TokenLoopImpl(const HeadCall& c) {
   float* zero = g + kTokens;
   std::fill(zero, zero + kp, 0.0f);
   HWY_ALIGN float delta[kVectors * 16], out[kVectors * 16], predicted[kVectors * 16], v[kVectors * 16];
-  ReadState(c, c.args->plan->read_slots()[c.sequence], width, &s);
+  ReadState(c, c.sequence.read_slot, width, &s);
   for (int64_t t = begin; t < end; t += kTokens) {
     const int64_t count = std::min(kTokens, end - t);
     PrefetchRows(c, t, count, end);
@@ -97,7 +97,7 @@ void TokenLoopImpl(const HeadCall& c) {
       }
     }
   }
-  WriteState(c, c.args->state, c.args->plan->write_slots()[c.sequence], width, &s);
+  WriteState(c, c.args->state, c.sequence.write_slot, width, &s);
 }
 
 }  // namespace HWY_NAMESPACE

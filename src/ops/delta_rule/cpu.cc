@@ -2,7 +2,9 @@
 // The CPU backends: tasks over sequences x heads (x ranges of V when there are fewer of those than threads).
 #include <algorithm>
 #include <string>
+#include <vector>
 
+#include "ops/common/plan_cache.h"
 #include "ops/delta_rule/backends.h"
 #include "ops/delta_rule/cpu_bf16.h"
 #include "ops/delta_rule/cpu_simd.h"
@@ -29,7 +31,8 @@ int64_t ScratchFloats(const Problem& p, bool bf16) {
 }
 
 Status Run(Stream& stream, const Problem& p, const Args& a, Workspace workspace, bool bf16) {
-  return RunHeads(stream, p, a, workspace, ScratchFloats(p, bf16), bf16 ? RunChunks16 : RunChunks);
+  return RunHeads(stream, p, a, workspace, ScratchFloats(p, bf16), bf16 ? RunChunks16 : RunChunks,
+                  bf16 ? kMaxHeads16 : 1);
 }
 
 // Microseconds: multiply-adds (3 K V per token and head) or the states' traffic, whichever takes longer. Rates per
@@ -45,7 +48,7 @@ double CostCpu(const Problem& p, const DeviceInfo& d) {
   return Cost(p, d, !p.prefill() ? 33e3 : p.kda() ? 60e3 : 64e3);
 }
 
-double CostCpuBf16(const Problem& p, const DeviceInfo& d) { return Cost(p, d, p.kda() ? 72e3 : 98e3); }
+double CostCpuBf16(const Problem& p, const DeviceInfo& d) { return Cost(p, d, p.kda() ? 115e3 : 155e3); }
 
 size_t Workspace16(const Problem& p, const DeviceInfo& d) {
   return HeadsWorkspaceBytes(d.multiprocessors, ScratchFloats(p, true));
@@ -55,6 +58,18 @@ size_t Workspace32(const Problem& p, const DeviceInfo& d) {
   return HeadsWorkspaceBytes(d.multiprocessors, ScratchFloats(p, false));
 }
 
+/// Longest first, so that the last tasks to start are short.
+void BuildTasks(const SequencePlan& plan, int64_t checkpoint_every, std::vector<SequenceTask>* tasks) {
+  std::vector<int64_t> checkpoint_rows(static_cast<size_t>(plan.sequences()) + 1, 0);
+  for (int32_t n = 0; n < plan.sequences() && checkpoint_every > 0; ++n) {
+    checkpoint_rows[n + 1] = checkpoint_rows[n] + (plan.offsets()[n + 1] - plan.offsets()[n]) / checkpoint_every;
+  }
+  for (const int32_t n : plan.order()) {
+    tasks->push_back(
+        {plan.offsets()[n], plan.offsets()[n + 1], n, plan.read_slots()[n], plan.write_slots()[n], checkpoint_rows[n]});
+  }
+}
+
 }  // namespace
 
 size_t HeadsWorkspaceBytes(int threads, int64_t scratch_floats) {
@@ -62,7 +77,7 @@ size_t HeadsWorkspaceBytes(int threads, int64_t scratch_floats) {
 }
 
 Status RunHeads(Stream& stream, const Problem& p, const Args& a, Workspace workspace, int64_t scratch_floats,
-                HeadBody chunks) {
+                HeadBody chunks, int64_t heads_per_task) {
   ThreadPool& pool = stream.pool();
   const size_t need = HeadsWorkspaceBytes(pool.threads(), scratch_floats);
   if (workspace.bytes < need) {
@@ -70,33 +85,38 @@ Status RunHeads(Stream& stream, const Problem& p, const Args& a, Workspace works
                             " bytes, but it needs " + std::to_string(need));
   }
   auto* scratch = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(workspace.data) + 63) & ~uintptr_t{63});
-  const SequencePlan& plan = *a.plan;
-  const int64_t heads = int64_t{plan.sequences()} * p.hv;
+  // One per thread that runs streams, for all of its layers and operators.
+  static thread_local PlanCache<std::vector<SequenceTask>> cache;
+  const std::vector<SequenceTask>& sequences = cache.Get(
+      *a.plan, p.checkpoint_every, [&](std::vector<SequenceTask>& t) { BuildTasks(*a.plan, p.checkpoint_every, &t); });
+  int64_t group = heads_per_task;
+  // A divisor of hv, and enough tasks for threads to even out.
+  while (group > 1 &&
+         (p.hv % group != 0 || static_cast<int64_t>(sequences.size()) * (p.hv / group) < 2 * pool.threads())) {
+    --group;
+  }
+  const int64_t per_sequence = p.hv / group, tasks = static_cast<int64_t>(sequences.size()) * per_sequence;
   const int64_t panels = PadTo(p.v, kPanel) / kPanel;
   // Splitting V repeats the work on q, k and gates, so only as far as threads would idle.
-  const int64_t splits = heads == 0 ? 1 : std::clamp<int64_t>((pool.threads() + heads - 1) / heads, 1, panels);
+  const int64_t splits = tasks == 0 ? 1 : std::clamp<int64_t>((pool.threads() + tasks - 1) / tasks, 1, panels);
   const int64_t per_split = (panels + splits - 1) / splits * kPanel;
-  pool.ParallelFor(heads * splits, [&](int64_t task, int worker) {
+  pool.ParallelFor(tasks * splits, [&](int64_t task, int worker) {
     HeadCall call;
     call.problem = &p;
     call.args = &a;
-    call.sequence = plan.order()[task / (p.hv * splits)];
-    call.head = task / splits % p.hv;
+    call.sequence = sequences[static_cast<size_t>(task / (per_sequence * splits))];
+    call.head = task / splits % per_sequence * group;
+    call.heads = group;
     call.v_begin = task % splits * per_split;
     call.v_end = std::min<int64_t>(call.v_begin + per_split, p.v);
     if (call.v_begin >= call.v_end) return;
     call.scratch = scratch + worker * PadTo(scratch_floats, 64);
-    for (int32_t m = 0; m < call.sequence && p.checkpoint_every > 0; ++m) {
-      call.checkpoint_row += (plan.offsets()[m + 1] - plan.offsets()[m]) / p.checkpoint_every;
-    }
-    const int64_t length = plan.offsets()[call.sequence + 1] - plan.offsets()[call.sequence];
     // Chunks for the shortest prompts, too, although tokens alone would be up to 6 times faster there (0.03 against
     // 0.16 ms for one token of 16 heads): a prompt split at multiples of the chunk must give what it gives in one
     // piece, bit for bit, whatever is left for the last piece.
-    if (p.prefill() && length > 0)
-      chunks(call);
-    else
-      RunTokens(call);
+    if (p.prefill() && call.sequence.end > call.sequence.begin) return chunks(call);
+    call.heads = 1;
+    for (int64_t i = 0; i < group; ++i, ++call.head) RunTokens(call);
   });
   return Status::Ok();
 }

@@ -105,9 +105,9 @@ void RunChunksOf(const HeadCall& c) {
   const Problem& p = *c.problem;
   Scratch s(p, c.scratch);
   const int64_t width = 2 * static_cast<int64_t>(hn::Lanes(DF()));
-  const int64_t begin = c.args->plan->offsets()[c.sequence], end = c.args->plan->offsets()[c.sequence + 1];
-  ReadState(c, c.args->plan->read_slots()[c.sequence], width, &s);
-  int64_t checkpoint = c.checkpoint_row;
+  const int64_t begin = c.sequence.begin, end = c.sequence.end;
+  ReadState(c, c.sequence.read_slot, width, &s);
+  int64_t checkpoint = c.sequence.checkpoint_row;
   for (int64_t t = begin; t < end; t += s.c) {
     const int64_t count = std::min(s.c, end - t);
     const int64_t rows = PadTo(count, kLanePad);
@@ -126,7 +126,7 @@ void RunChunksOf(const HeadCall& c) {
       WriteState(c, c.args->checkpoints, checkpoint++, width, &s);
     }
   }
-  WriteState(c, c.args->state, c.args->plan->write_slots()[c.sequence], width, &s);
+  WriteState(c, c.args->state, c.sequence.write_slot, width, &s);
 }
 
 void RunChunksImpl(const HeadCall& c) {

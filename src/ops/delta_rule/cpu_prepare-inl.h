@@ -101,7 +101,14 @@ HWY_INLINE void NormaliseRow(const Problem& p, float factor, float* x, int64_t p
 /// 1 / (1 + e^-x), exactly 0 where e^x is below 1e-38.
 HWY_INLINE VF Sigmoid(DF d, VF x) {
   const auto e = fs::Exp(d, hn::Neg(hn::Abs(x)));
-  const auto positive = hn::Div(hn::Set(d, 1.0f), hn::Add(hn::Set(d, 1.0f), e));
+  const auto y = hn::Add(hn::Set(d, 1.0f), e);
+#if HWY_TARGET <= HWY_AVX3
+  // An estimate of 14 bits and one step of Newton's: within an ulp, at a third of a division's time.
+  const auto estimate = hn::ApproximateReciprocal(y);
+  const auto positive = hn::Mul(estimate, hn::NegMulAdd(y, estimate, hn::Set(d, 2.0f)));
+#else
+  const auto positive = hn::Div(hn::Set(d, 1.0f), y);
+#endif
   return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Mul(e, positive), positive);
 }
 

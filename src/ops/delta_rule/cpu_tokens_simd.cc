@@ -90,7 +90,7 @@ void RunTokensOf(const HeadCall& c) {
   const Problem& p = *c.problem;
   const Args& a = *c.args;
   const int64_t kp = PadTo(p.k, kLanePad), rows = c.v_end - c.v_begin;
-  const int64_t begin = a.plan->offsets()[c.sequence], end = a.plan->offsets()[c.sequence + 1];
+  const int64_t begin = c.sequence.begin, end = c.sequence.end;
   float* scratch = c.scratch;
   TokenRows r{scratch, scratch + kp, scratch + 2 * kp, scratch + 3 * kp, scratch + 4 * kp, 0, 0};
   float* v = scratch + 5 * kp;
@@ -100,10 +100,11 @@ void RunTokensOf(const HeadCall& c) {
   const auto at = [&](int64_t slot) {
     return slot < 0 ? nullptr : pool + slot * a.state.stride(0) + (c.head * p.v + c.v_begin) * p.k;
   };
-  const State* first = at(a.plan->read_slots()[c.sequence]);
+  const State* first = at(c.sequence.read_slot);
   const int32_t* token_slots =
-      p.token_states ? static_cast<const int32_t*>(a.token_slots.data) + c.sequence * a.token_slots.stride(0) : nullptr;
-  State* last = p.token_states ? nullptr : at(a.plan->write_slots()[c.sequence]);
+      p.token_states ? static_cast<const int32_t*>(a.token_slots.data) + c.sequence.sequence * a.token_slots.stride(0)
+                     : nullptr;
+  State* last = p.token_states ? nullptr : at(c.sequence.write_slot);
   if (begin == end && last != nullptr && last != first) {
     for (int64_t i = 0; i < rows; ++i) {
       if (first != nullptr)
@@ -114,7 +115,7 @@ void RunTokensOf(const HeadCall& c) {
   }
   const float* no_floats = nullptr;
   float* no_row = nullptr;
-  int64_t checkpoint = c.checkpoint_row;
+  int64_t checkpoint = c.sequence.checkpoint_row;
   for (int64_t t = begin; t < end; ++t) {
     PrepareToken(c, t, kp, &r);
     LoadRow(a.v, t * a.v.stride(0) + c.head * p.v + c.v_begin, rows, v, rows);
@@ -192,6 +193,13 @@ double SpinImpl() {
   return static_cast<double>(kRounds) * kChains * static_cast<double>(hn::Lanes(d));
 }
 
+void UpdateImpl(float* x, int64_t n) {
+  const DF d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto half = hn::Set(d, 0.5f);
+  for (int64_t i = 0; i + lanes <= n; i += lanes) hn::StoreU(hn::MulAdd(half, hn::LoadU(d, x + i), half), d, x + i);
+}
+
 const char* TargetNameImpl() { return hwy::TargetName(HWY_TARGET); }
 
 }  // namespace HWY_NAMESPACE
@@ -204,6 +212,7 @@ namespace fluvial::ops::delta_rule {
 HWY_EXPORT(RunTokensImpl);
 HWY_EXPORT(TargetNameImpl);
 HWY_EXPORT(SpinImpl);
+HWY_EXPORT(UpdateImpl);
 
 size_t TokenScratchFloats(const Problem& p) {
   const size_t kp = PadTo(p.k, kLanePad), vp = PadTo(p.v, kPanel);
@@ -211,6 +220,7 @@ size_t TokenScratchFloats(const Problem& p) {
 }
 
 void RunTokens(const HeadCall& call) { HWY_DYNAMIC_DISPATCH(RunTokensImpl)(call); }
+void UpdateInPlace(float* x, int64_t n) { HWY_DYNAMIC_DISPATCH(UpdateImpl)(x, n); }
 double SpinMultiplyAdds() { return HWY_DYNAMIC_DISPATCH(SpinImpl)(); }
 const char* CpuTargetName() { return HWY_DYNAMIC_DISPATCH(TargetNameImpl)(); }
 

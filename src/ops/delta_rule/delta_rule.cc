@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <deque>
+#include <utility>
 #include <vector>
 
 #include "base/hash.h"
@@ -103,6 +105,15 @@ std::vector<DeltaBackend> MakeList(Op op) {
   list.push_back(kCpu);
   list.push_back(kReference);
   return list;
+}
+
+/// The lists of an operator, the newest last: one more with every backend that a provider adds. Older ones stay,
+/// because callers hold spans of them and pointers into them.
+std::deque<std::vector<DeltaBackend>>& Lists(Op op) {
+  static std::array<std::deque<std::vector<DeltaBackend>>, 4> lists = {
+      std::deque{MakeList(Op::kGdnPrefill)}, std::deque{MakeList(Op::kGdnDecode)},
+      std::deque{MakeList(Op::kKdaPrefill)}, std::deque{MakeList(Op::kKdaDecode)}};
+  return lists[static_cast<size_t>(op)];
 }
 
 }  // namespace
@@ -208,10 +219,12 @@ std::string FormatProblemLine(const ProblemLine& line) {
          (line.seed != 1 ? " seed=" + std::to_string(static_cast<int64_t>(line.seed)) : "");
 }
 
-std::span<const DeltaBackend> Backends(Op op) {
-  static const std::array<std::vector<DeltaBackend>, 4> lists = {MakeList(Op::kGdnPrefill), MakeList(Op::kGdnDecode),
-                                                                 MakeList(Op::kKdaPrefill), MakeList(Op::kKdaDecode)};
-  return lists[static_cast<size_t>(op)];
+std::span<const DeltaBackend> Backends(Op op) { return Lists(op).back(); }
+
+void AddBackend(Op op, const DeltaBackend& backend) {
+  std::vector<DeltaBackend> list = Lists(op).back();
+  list.insert(list.end() - 1, backend);
+  Lists(op).push_back(std::move(list));
 }
 
 Result<Selection<Problem, Args>> Choose(const Problem& problem, const DeviceInfo& device, std::string_view preference) {

@@ -36,6 +36,7 @@ Problem MakeProblem(Op op) {
   p.op = op;
   p.hk = kHk, p.hv = kHv, p.k = kK, p.v = kV;
   p.io = p.gate_dtype = p.beta_dtype = DType::kF32;
+  p.alignment = 2;
   p.gate = GateForm::kBounded;
   p.lower_bound = -1;
   p.scale = 0.17f;
@@ -45,17 +46,18 @@ Problem MakeProblem(Op op) {
 Outcome RunOp(Op op, const std::string& backend, const std::vector<Sequence>& sequences,
               const std::vector<std::vector<float>>& initial, int threads, int64_t pad = 0) {
   Problem p = MakeProblem(op);
+  p.io = backend == "cpu_bf16" ? DType::kBF16 : DType::kF32;
   SequenceSpec spec;
   for (const Sequence& s : sequences) spec.lengths.push_back(s.length);
   SetLengths(p, spec.lengths);
   const int64_t t = p.tokens, n = p.sequences, width = p.kda() ? kK : 1;
-  const auto pitched = [&](std::vector<int64_t> dims) {
+  const auto pitched = [&](std::vector<int64_t> dims, DType dtype = DType::kF32) {
     int64_t row = 1;
     for (size_t i = 1; i < dims.size(); ++i) row *= dims[i];
-    return HostTensor(DType::kF32, dims, row + pad);
+    return HostTensor(dtype, dims, row + pad);
   };
-  HostTensor q = pitched({t, kHk, kK}), k = pitched({t, kHk, kK}), v = pitched({t, kHv, kV}),
-             out = pitched({t, kHv, kV});
+  HostTensor q = pitched({t, kHk, kK}, p.io), k = pitched({t, kHk, kK}, p.io), v = pitched({t, kHv, kV}, p.io),
+             out = pitched({t, kHv, kV}, p.io);
   HostTensor gate = p.kda() ? pitched({t, kHv, kK}) : pitched({t, kHv}), beta = pitched({t, kHv});
   HostTensor a_log(DType::kF32, {kHv}), state(DType::kF32, {n, kHv, kV, kK});
   HostTensor bias = p.kda() ? HostTensor(DType::kF32, {kHv, kK}) : HostTensor(DType::kF32, {kHv});
@@ -78,7 +80,7 @@ Outcome RunOp(Op op, const std::string& backend, const std::vector<Sequence>& se
   Args a;
   a.q = q.view(), a.k = k.view(), a.v = v.view(), a.gate = gate.view(), a.beta = beta.view(), a.out = out.view();
   a.a_log = a_log.view(), a.dt_bias = bias.view(), a.state = state.view(), a.plan = &plan;
-  p.alignment = 4;
+  p.alignment = p.io == DType::kBF16 ? 2 : 4;
   const Status valid = Validate(p, a);
   EXPECT_TRUE(valid.ok()) << valid.message();
   const auto chosen = Choose(p, stream->device(), backend);
@@ -159,24 +161,37 @@ TEST(DeltaRuleEquivalence, PrefillIsDecodeAfterDecode) {
   }
 }
 
-TEST(DeltaRuleEquivalence, BatchedPermutedAndThreadedAreBitEqual) {
+void ExpectBatchedPermutedAndThreadedAreBitEqual(const std::string& backend) {
   const std::vector<Sequence> batch = {{1, 0, 33}, {2, 0, 0}, {3, 0, 130}, {4, 0, 1}, {5, 0, 64}};
   for (const Op op : kPrefills) {
-    const Outcome together = RunOp(op, "cpu", batch, {}, 1);
+    const Outcome together = RunOp(op, backend, batch, {}, 1);
     size_t at = 0;
     for (size_t i = 0; i < batch.size(); ++i) {
-      const Outcome alone = RunOp(op, "cpu", {batch[i]}, {}, 1);
+      const Outcome alone = RunOp(op, backend, {batch[i]}, {}, 1);
       EXPECT_TRUE(std::equal(alone.out.begin(), alone.out.end(), together.out.begin() + at)) << i;
       EXPECT_EQ(alone.state[0], together.state[i]) << i;
       at += alone.out.size();
     }
     std::vector<Sequence> reversed(batch.rbegin(), batch.rend());
-    const Outcome backwards = RunOp(op, "cpu", reversed, {}, 1);
+    const Outcome backwards = RunOp(op, backend, reversed, {}, 1);
     for (size_t i = 0; i < batch.size(); ++i) EXPECT_EQ(backwards.state[batch.size() - 1 - i], together.state[i]);
     // More threads than heads: ranges of V.
-    const Outcome threads = RunOp(op, "cpu", {batch[2]}, {}, 7);
+    const Outcome threads = RunOp(op, backend, {batch[2]}, {}, 7);
     EXPECT_EQ(threads.state[0], together.state[2]);
   }
+}
+
+TEST(DeltaRuleEquivalence, BatchedPermutedAndThreadedAreBitEqual) {
+  ExpectBatchedPermutedAndThreadedAreBitEqual("cpu");
+}
+
+// Heads that are one task in a batch, and tasks of their own alone.
+TEST(DeltaRuleEquivalence, BatchedPermutedAndThreadedAreBitEqualInBf16) {
+  Problem p = MakeProblem(Op::kGdnPrefill);
+  p.io = DType::kBF16;
+  const auto chosen = Choose(p, CpuDeviceInfo(1), "cpu_bf16");
+  if (!chosen.ok()) GTEST_SKIP() << "needs AVX-512 BF16: " << chosen.status().message();
+  ExpectBatchedPermutedAndThreadedAreBitEqual("cpu_bf16");
 }
 
 TEST(DeltaRuleEquivalence, PitchesDoNotChangeABit) {

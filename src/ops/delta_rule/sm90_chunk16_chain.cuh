@@ -335,12 +335,7 @@ __device__ __forceinline__ void MathLoop(Smem<kGate>& sm, const DeltaParams& p) 
       if (thread == 0) sm.stop = piece.first + c;
       __syncwarp();
       if (lane == 0) {
-        const int read = piece.first + c;
-        for (int i = 0; i < kStages<kGate>; ++i) {
-          const int turns = (read + kStages<kGate> - 1 - i) / kStages<kGate>;
-          if (turns > 0) BarrierWait(&sm.empty[i], (turns - 1) & 1);  // all warps have read the last one
-          BarrierArrive(&sm.empty[i]);
-        }
+        for (int i = 0; i < kStages<kGate>; ++i) BarrierArrive(&sm.empty[i]);
       }
     } else if (kMode == Mode::kBalanced && (piece.flags & kFromZero) != 0) {
       StoreFragments(s, CellOf(p, Part())->final, thread);

@@ -88,6 +88,11 @@ Result<Case> ParseCase(std::string_view line) {
   FLUVIAL_RETURN_IF_ERROR(small("pad", 0, 0, &c.pad));
   FLUVIAL_RETURN_IF_ERROR(small("extra", 0, 0, &c.extra));
   FLUVIAL_RETURN_IF_ERROR(small("nan", -1, -1, &c.nan));
+  int32_t refill = 0, split = 0;
+  FLUVIAL_RETURN_IF_ERROR(small("refill", 0, 0, &refill));
+  FLUVIAL_RETURN_IF_ERROR(small("split", 0, 0, &split));
+  c.refill = refill != 0;
+  c.split = split != 0;
   // What is left must be a problem line: drop our words from the text.
   std::string rest;
   for (size_t pos = 0; pos < line.size();) {
@@ -96,7 +101,8 @@ Result<Case> ParseCase(std::string_view line) {
     const size_t end = std::min(line.find_first_of(" \t", begin), line.size());
     const std::string_view word = line.substr(begin, end - begin);
     const std::string_view key = word.substr(0, word.find('='));
-    if (key != "fill" && key != "slots" && key != "pad" && key != "extra" && key != "nan") {
+    if (key != "fill" && key != "slots" && key != "pad" && key != "extra" && key != "nan" && key != "refill" &&
+        key != "split") {
       rest += (rest.empty() ? "" : " ") + std::string(word);
     }
     pos = end;
@@ -104,6 +110,10 @@ Result<Case> ParseCase(std::string_view line) {
   FLUVIAL_ASSIGN_OR_RETURN(c.line, ParseProblemLine(rest));
   const Problem& p = c.line.problem;
   if (c.nan >= p.sequences) return Status::InvalidArgument("nan=" + std::to_string(c.nan) + ": no such sequence");
+  if (c.refill && p.token_states) return Status::InvalidArgument("refill=1 takes no token_states");
+  if (c.split && (!p.prefill() || p.state != DType::kF32 || p.checkpoint_every != 0)) {
+    return Status::InvalidArgument("split=1 takes a prefill with state=fp32 and no checkpoints");
+  }
   if (c.fill == Fill::kExact) {
     int exponent = 0;
     if (std::frexp(p.scale, &exponent) != 0.5f) {
@@ -122,6 +132,8 @@ std::string FormatCase(const Case& c) {
   if (c.pad != 0) s += " pad=" + std::to_string(c.pad);
   if (c.extra != 0) s += " extra=" + std::to_string(c.extra);
   if (c.nan >= 0) s += " nan=" + std::to_string(c.nan);
+  if (c.refill) s += " refill=1";
+  if (c.split) s += " split=1";
   return s;
 }
 

@@ -41,9 +41,15 @@ struct Case {
   int32_t pad = 0;    ///< extra elements between rows and slots (rounded up to the alignment)
   int32_t extra = 0;  ///< rows (tokens) behind the last sequence that no backend may touch
   int32_t nan = -1;   ///< a sequence whose inputs are NaN; its results do not count, the others' do
+  /// The plan first holds the sequences in reverse order, is run, and is then refilled in place: nothing of the first
+  /// contents may be seen again.
+  bool refill = false;
+  /// Prefill, fp32 states: every sequence that is written alone and in two calls, cut at a place that follows from the
+  /// seed.
+  bool split = false;
 };
 
-/// The problem line with fill=, slots=, pad=, extra=, nan= added.
+/// The problem line with fill=, slots=, pad=, extra=, nan=, refill=, split= added.
 Result<Case> ParseCase(std::string_view line);
 std::string FormatCase(const Case& c);
 
@@ -61,6 +67,7 @@ struct Verdict {
   bool passed = true;
   std::string why;         ///< empty when passed: the first thing that is wrong, with indexes and values
   double worst_ratio = 0;  ///< largest |difference| / bound over outputs and states; 0 in exact cases
+  bool mirrored = false;   ///< also compared with the rounding mirror (mirror.h)
 };
 
 /// Inputs of a case, its reference results and error coefficients. Made once, checked against many backends.
@@ -85,6 +92,8 @@ class PreparedCase {
   void BuildKeys(test_kit::Random& random);
   void BuildSlots(test_kit::Random& random);
   Status Reference(ThreadPool& pool);
+  void CompareWithMirror(const Tensors& got, Verdict* verdict) const;
+  Status RunSplit(Stream& stream, const DeltaBackend& backend, const Args& args) const;
   Verdict Compare(const Tensors& got, const Precision& precision) const;
   std::vector<int32_t> WrittenSlots() const;
 

@@ -87,7 +87,29 @@ Case GenerateCase(Op op, uint64_t seed, int64_t index) {
   if (p.prefill() && r.Chance(0.3)) p.checkpoint_every = r.Chance(0.7) ? 64 : 128;
   if (!p.prefill() && r.Chance(0.3)) p.token_states = true;
   if (p.sequences > 1 && r.Chance(0.2)) c.nan = static_cast<int32_t>(r.Int(0, p.sequences - 1));
+  c.refill = !p.token_states && r.Chance(0.2);
+  c.split = p.prefill() && p.state == DType::kF32 && p.checkpoint_every == 0 && r.Chance(0.3);
   return c;
+}
+
+std::vector<std::string> LargeCases(Op op) {
+  const std::string name(Name(op)), small = " hk=1 hv=2 k=16 v=16";
+  std::vector<std::string> lines;
+  if (op == Op::kGdnPrefill || op == Op::kKdaPrefill) {
+    for (const std::string fill : {"random", "no_decay", "strong"}) {
+      lines.push_back(name + " lens=20000 hk=1 k=64 v=32 fill=" + fill);
+    }
+    lines.push_back(name + " lens=20000 hk=1 gate=bounded:-5 fill=random");
+    lines.push_back(name + " lens=20000 hk=1 k=64 v=32 gate=bounded:-5 fill=strong split=1");
+    lines.push_back(name + " lens=1,20000,1 hk=1 k=64 v=32 fill=collinear checkpoint_every=4096");
+    lines.push_back(name + " lens=3000x1" + small + " slots=shuffled fill=random refill=1");
+    lines.push_back(name + " lens=3000x1" + small + " slots=mixed fill=exact norm=none scale=1");
+  } else {
+    lines.push_back(name + " lens=3000x1" + small + " slots=shuffled fill=random refill=1");
+    lines.push_back(name + " lens=3000x1" + small + " state=bf16 slots=mixed fill=random");
+    lines.push_back(name + " lens=3000x1" + small + " slots=apart fill=exact norm=none scale=1");
+  }
+  return lines;
 }
 
 Result<VerifyReport> Verify(std::span<const std::unique_ptr<Stream>> streams, const VerifyOptions& options) {
@@ -101,6 +123,13 @@ Result<VerifyReport> Verify(std::span<const std::unique_ptr<Stream>> streams, co
     if (ops.empty()) ops = {Op::kGdnPrefill, Op::kGdnDecode, Op::kKdaPrefill, Op::kKdaDecode};
     for (int64_t i = 0; i < options.cases; ++i) {
       for (const Op op : ops) cases.push_back(GenerateCase(op, options.seed, i));
+    }
+    for (const Op op : ops) {
+      if (options.cases < kFullCases) continue;
+      for (const std::string& line : LargeCases(op)) {
+        FLUVIAL_ASSIGN_OR_RETURN(Case c, ParseCase(line));
+        cases.push_back(std::move(c));
+      }
     }
   }
   std::vector<std::string> targets = {""};
@@ -145,6 +174,7 @@ Result<VerifyReport> Verify(std::span<const std::unique_ptr<Stream>> streams, co
           ++report.runs;
           const bool passed = verdict.ok() && verdict->passed;
           ++(passed ? tally.passed : tally.failed);
+          if (passed && verdict->mirrored) ++tally.mirrored;
           if (passed && verdict->worst_ratio > tally.worst_ratio) {
             tally.worst_ratio = verdict->worst_ratio;
             tally.worst_line = FormatCase(c);

@@ -19,7 +19,10 @@ namespace fluvial::ops::delta_rule {
 /// dtypes, head ratios and dims, ragged and empty lengths, slots, strides, checkpoints and states per token.
 Case GenerateCase(Op op, uint64_t seed, int64_t index);
 
-/// Cases per operator.
+/// Lines of what random cases are too small for: 20,000 tokens, 3,000 sequences of one token. Part of a full run.
+std::vector<std::string> LargeCases(Op op);
+
+/// Generated cases per operator.
 inline constexpr int64_t kQuickCases = 60;
 inline constexpr int64_t kFullCases = 1250;
 
