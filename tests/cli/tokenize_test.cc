@@ -87,7 +87,7 @@ TEST_F(TokenizeTest, WrongInput) {
   ExpectError(t + Messages(R"([{"role": "user", "content": [{"type": "image", "image": "x.png"}]}])"), 2,
               "this model reads text only");
   ExpectError("run " + model_ + " " + Messages(R"([{"role":"user","content":[{"type":"image_url"}]}])"), 2,
-              "leave out images");
+              "names no image");
 }
 
 }  // namespace

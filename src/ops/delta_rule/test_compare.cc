@@ -229,35 +229,47 @@ void PreparedCase::CompareWithMirror(const Tensors& got, Verdict* verdict) const
       case_.fill == Fill::kLarge || case_.fill == Fill::kEqual) {
     return;
   }
+  // A sum that falls on the other side of a tie rounds one bf16 operand to its neighbour, and from then on the two
+  // states are rounded differently. That is rare per sequence and head while sequences are short; an error in the body
+  // meets all of them. So most pairs must be near the mirror, not each.
+  constexpr int64_t kLongest = 128;
   Tensors host = inputs_;
   const Args a = host.HostArgs();
-  double exact2 = 0, mirror2 = 0, size2 = 0;
+  int pairs = 0, far = 0;
+  double worst = 0;
   int64_t begin = 0;
   for (int32_t n = 0; n < p.sequences; begin += case_.line.lengths[n], ++n) {
     const int64_t length = case_.line.lengths[n];
     const int32_t read = spec_.read_slots[n], write = spec_.write_slots[n];
-    if (length == 0 || write < 0 || n == case_.nan) continue;
+    if (length == 0 || length > kLongest || write < 0 || n == case_.nan) continue;
     for (int64_t h = 0; h < p.hv; ++h) {
       const int64_t size = int64_t{p.v} * p.k;
       std::vector<double> state(static_cast<size_t>(size), 0), out;
       for (int64_t i = 0; i < size && read >= 0; ++i) state[i] = inputs_.state.Get(read, h * size + i);
-      if (!MirrorBf16(p, a, begin, length, h, &state, &out)) return;
+      if (!MirrorBf16(p, a, begin, length, h, &state, &out)) continue;
+      double exact2 = 0, mirror2 = 0, size2 = 0;
       for (int64_t i = 0; i < size; ++i) {
         const double value = got.state.Get(write, h * size + i), exact = results_.state.Get(write, h * size + i);
         exact2 += (value - exact) * (value - exact);
         mirror2 += (value - state[i]) * (value - state[i]);
         size2 += exact * exact;
       }
+      if (size2 == 0) continue;
+      ++pairs;
+      // Sums and gates in fp32 are what is left: far below the roundings to bf16, or small in themselves.
+      const double bound = std::max(std::sqrt(exact2) / 8, 0x1p-16 * std::sqrt(size2));
+      if (std::sqrt(mirror2) <= bound) continue;  // false for NaN
+      ++far;
+      worst = std::max(worst, std::sqrt(mirror2 / size2));
     }
   }
-  if (size2 == 0) return;
+  if (pairs < 3) return;
   verdict->mirrored = true;
-  // Sums and gates in fp32 and ties are what is left: far below the roundings to bf16, or small in themselves.
-  const double bound = std::max(std::sqrt(exact2) / 8, 0x1p-16 * std::sqrt(size2));
-  if (std::sqrt(mirror2) <= bound) return;  // false for NaN
+  if (2 * far <= pairs) return;
   if (verdict->passed) {
-    verdict->why = "states are " + Number(std::sqrt(mirror2 / size2)) + " (relative) from the rounding mirror, bound " +
-                   Number(bound / std::sqrt(size2));
+    verdict->why = "states of " + std::to_string(far) + " of " + std::to_string(pairs) +
+                   " sequences and heads are far from the rounding mirror, the worst by " + Number(worst) +
+                   " (relative)";
   }
   verdict->passed = false;
 }
