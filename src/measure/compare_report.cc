@@ -16,7 +16,12 @@ constexpr const char* kColours[] = {"#1f5fa8", "#c2571a"};  // A, B: apart for c
 std::string Number(const Json& value, int digits = 3) {
   if (!value.is_number()) return "-";
   char text[64];
-  std::snprintf(text, sizeof(text), "%.*g", digits + 1, value.get<double>());
+  const double v = value.get<double>();
+  if (std::abs(v) >= 1000 && std::abs(v) < 1e9) {  // no exponents
+    std::snprintf(text, sizeof(text), "%.0f", v);
+  } else {
+    std::snprintf(text, sizeof(text), "%.*g", digits + 1, v);
+  }
   return text;
 }
 
@@ -108,7 +113,7 @@ std::vector<Table> Tables(const Json& r) {
     if (l.contains("result")) {
       const Json& s = l["result"];
       for (const char* key :
-           {"completed", "failed", "median_ttft_ms", "median_tpot_ms", "median_itl_ms", "output_throughput"}) {
+           {"completed", "failed", "median_ttft_ms", "median_tpot_ms", "mean_itl_ms", "output_throughput"}) {
         row.push_back(Number(s[key]));
       }
     } else {
@@ -118,6 +123,16 @@ std::vector<Table> Tables(const Json& r) {
   }
   tables.push_back(std::move(launches));
   return tables;
+}
+
+/// "dataset random, num_prompts 16, ..."
+std::string WorkloadText(const Json& workload) {
+  std::string out;
+  for (const auto& [key, value] : workload.items()) {
+    if (value.is_null()) continue;
+    out += (out.empty() ? "" : ", ") + key + " " + (value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  return out;
 }
 
 std::string Format(const char* form, double a, double b, double c = 0) {
@@ -250,8 +265,8 @@ std::string CompareHtml(const Json& r) {
     out += std::string("<p><b style=\"color:") + kColours[side] + "\">" + (side == 0 ? "A" : "B") + "</b> <code>" +
            Escape(r[side == 0 ? "a" : "b"].get<std::string>()) + "</code></p>";
   }
-  out += "<p>Fluvial " + Escape(r["fluvial_version"].get<std::string>()) + "; workload <code>" +
-         Escape(r["workload"].dump()) + "</code></p>";
+  out += "<p>Fluvial " + Escape(r["fluvial_version"].get<std::string>()) +
+         "; workload: " + Escape(WorkloadText(r["workload"])) + "</p>";
   const std::vector<Table> tables = Tables(r);
   for (size_t i = 0; i < tables.size(); ++i) {
     const Table& t = tables[i];
@@ -271,7 +286,7 @@ std::string CompareHtml(const Json& r) {
     const Json& launches = r["launches"];
     out += Plot("TTFT, median of a launch (ms)", launches, "median_ttft_ms");
     out += Plot("TPOT, median of a launch (ms)", launches, "median_tpot_ms");
-    out += Plot("ITL, median of a launch (ms)", launches, "median_itl_ms");
+    out += Plot("ITL, mean of a launch (ms)", launches, "mean_itl_ms");
     out += Plot("Output tokens per second", launches, "output_throughput");
     out += Distribution("TTFT of all requests (ms)", launches, "ttfts");
     out += Distribution("Whole answers of all requests (ms)", launches, "latencies");

@@ -82,7 +82,8 @@ Interval WilsonInterval(int64_t successes, int64_t trials) {
   const double z2 = kZ95 * kZ95;
   const double centre = (p + z2 / (2 * n)) / (1 + z2 / n);
   const double half = kZ95 / (1 + z2 / n) * std::sqrt(p * (1 - p) / n + z2 / (4 * n * n));
-  return {std::max(0.0, centre - half), std::min(1.0, centre + half)};
+  // At the ends the formula gives exactly 0 and 1; rounding does not.
+  return {successes == 0 ? 0 : std::max(0.0, centre - half), successes == trials ? 1 : std::min(1.0, centre + half)};
 }
 
 double McNemar(int64_t b, int64_t c) {

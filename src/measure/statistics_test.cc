@@ -25,6 +25,10 @@ TEST(Wilson, KnownValues) {
   EXPECT_NEAR(WilsonInterval(81, 263).high, 0.3662, 5e-5);
   EXPECT_EQ(WilsonInterval(0, 20).low, 0);
   EXPECT_NEAR(WilsonInterval(0, 20).high, 0.1611, 5e-5);
+  for (const int64_t n : {1, 3, 100, 299}) {
+    EXPECT_EQ(WilsonInterval(0, n).low, 0);
+    EXPECT_EQ(WilsonInterval(n, n).high, 1);
+  }
   EXPECT_EQ(WilsonInterval(0, 0).high, 1);
 }
 
