@@ -8,8 +8,10 @@ export CMAKE_COLOR_DIAGNOSTICS ?= ON
 
 PRESET ?= release
 JOBS ?= $(shell nproc)
-MODEL ?= models/demo-random-gdn
-PROMPT ?= What is a river?
+# `make demo` asks the bundled model about a sum and about a picture; with MODEL, PROMPT or IMAGE of your own, that question alone.
+bundled := models/demo-gdn-vl
+MODEL ?= $(bundled)
+sum := Anna has 36 marbles. She buys 4 bags with 12 marbles in each and gives 15 marbles to Tom. How many marbles does Anna have now?
 build_dir := build/$(PRESET)
 # Rooms land as folders: a new CMakeLists.txt must configure again.
 cmake_files := CMakeLists.txt CMakePresets.json $(wildcard cmake/* src/*/CMakeLists.txt src/*/*/CMakeLists.txt \
@@ -26,7 +28,15 @@ bootstrap:  # quick when nothing is missing
 
 .PHONY: demo
 demo: bootstrap program  ## install what is needed, build, and answer a question with the bundled model
-	@scripts/demo $(build_dir)/fluvial "$(MODEL)" "$(PROMPT)"
+ifneq ($(PROMPT)$(IMAGE),)
+	@scripts/demo $(build_dir)/fluvial "$(MODEL)" "$(or $(PROMPT),What do you see?)" "$(IMAGE)"
+else ifneq ($(MODEL),$(bundled))
+	@scripts/demo $(build_dir)/fluvial "$(MODEL)" "What is a river?"
+else
+	@scripts/demo $(build_dir)/fluvial "$(MODEL)" "$(sum)"
+	@echo
+	@scripts/demo $(build_dir)/fluvial "$(MODEL)" "What do you see?" $(bundled)/demo.png
+endif
 
 .PHONY: test
 test: build  ## build everything and run every test

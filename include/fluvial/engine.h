@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "fluvial/status.h"
+#include "fluvial/vision.h"
 
 namespace fluvial {
 
@@ -98,6 +99,9 @@ class TokenConstraint {
 
 struct Request {
   std::vector<int32_t> prompt;  ///< at least one id
+  /// Images and videos, in the order of their placeholders in `prompt`, which holds one placeholder id per feature
+  /// (vision/processor.h: ExpandPrompt). Empty: placeholder ids are ordinary tokens.
+  std::vector<VisionInput> vision;
   SamplingParams sampling;
   int64_t max_tokens = 16;        ///< >= 1; cut to what max_model_len leaves
   int64_t min_tokens = 0;         ///< stop ids are not drawn before

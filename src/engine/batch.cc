@@ -6,8 +6,9 @@
 
 namespace fluvial::engine {
 
-Result<Batch> Batch::Create(Stream& stream, const BatchLimits& limits, int64_t vocab) {
+Result<Batch> Batch::Create(Stream& stream, const BatchLimits& limits, int64_t vocab, const FeatureShape& features) {
   Batch b;
+  b.features_ = features;
   b.limits_ = limits;
   b.vocab_ = vocab;
   ops::PlanBounds decode, prefill;
@@ -24,7 +25,7 @@ Result<Batch> Batch::Create(Stream& stream, const BatchLimits& limits, int64_t v
   kv.max_kv_length = limits.length;
   FLUVIAL_ASSIGN_OR_RETURN(b.kv_, ops::paged_attention::KvPlan::Create(stream, kv));
   b.ids_.reserve(static_cast<size_t>(limits.tokens));
-  b.positions_.reserve(static_cast<size_t>(limits.tokens));
+  b.positions_.reserve(static_cast<size_t>(3 * limits.tokens));
   b.logits_.resize(static_cast<size_t>(limits.sequences) * static_cast<size_t>(vocab));
   return b;
 }
@@ -68,14 +69,30 @@ Status Batch::Assume(Stream& stream, int32_t sequences, int64_t tokens, int64_t 
   }
   ids_.assign(n * static_cast<size_t>(tokens), 0);
   positions_.assign(ids_.size(), 0);
+  position_rows_ = 1;
+  vision_.clear();
   logit_rows_.assign(n, 0);
   return Refill(stream, lengths, contexts, read, write, std::move(pages));
+}
+
+void Batch::AddVision(const Sequence& s, int64_t begin, int64_t count, int64_t row) {
+  for (const models::VisionPlan::Run& run : s.vision.runs) {
+    const int64_t from = std::max(begin, run.begin), to = std::min(begin + count, run.begin + run.count);
+    if (from >= to) continue;
+    const Buffer& buffer = s.features[run.item];
+    const int64_t bytes_of_row = features_.width * static_cast<int64_t>(SizeOf(features_.dtype));
+    const int64_t tokens = static_cast<int64_t>(buffer.bytes()) / bytes_of_row / features_.levels;
+    const int64_t first = run.first + from - run.begin;
+    vision_.push_back({row + from - begin, TensorView(static_cast<char*>(buffer.data()) + first * bytes_of_row,
+                                                      features_.dtype, {features_.levels, to - from, features_.width},
+                                                      {tokens * features_.width, features_.width, 1})});
+  }
 }
 
 Status Batch::Build(Stream& stream, const Plan& plan) {
   items_.clear();
   ids_.clear();
-  positions_.clear();
+  vision_.clear();
   logit_rows_.clear();
   logit_uses_.clear();
   prompt_tokens_ = 0;
@@ -90,13 +107,13 @@ Status Batch::Build(Stream& stream, const Plan& plan) {
     const int64_t rows_from = s.all_rows && !item.decode
                                   ? std::max<int64_t>(static_cast<int64_t>(s.completion.prompt_logprobs.size()) - 1, 0)
                                   : end;
+    AddVision(s, s.done, item.tokens, static_cast<int64_t>(ids_.size()));
     for (int64_t t = s.done; t < end; ++t) {
       if ((t >= rows_from && t + 1 < s.prompt->size()) || t + 1 == s.size()) {
         logit_uses_.push_back({items_.size(), t});
         logit_rows_.push_back(static_cast<int32_t>(ids_.size()));
       }
       ids_.push_back(s.ids[static_cast<size_t>(t)]);
-      positions_.push_back(t);
     }
     lengths.push_back(item.tokens);
     contexts.push_back(s.done);
@@ -107,15 +124,33 @@ Status Batch::Build(Stream& stream, const Plan& plan) {
     ++(item.decode ? decode_count_ : prefill_count_);
     if (!item.decode) prompt_tokens_ += item.tokens;
   }
+  BuildPositions();
   const size_t logits = logit_rows_.size() * static_cast<size_t>(vocab_);
   if (logits_.size() < logits) logits_.resize(logits);
   return Refill(stream, lengths, contexts, read, write, std::move(pages));
 }
 
+void Batch::BuildPositions() {
+  position_rows_ =
+      std::any_of(items_.begin(), items_.end(), [](const Item& i) { return !i.sequence->vision.empty(); }) ? 3 : 1;
+  positions_.clear();
+  for (int row = 0; row < position_rows_; ++row) {
+    for (const Item& item : items_) {
+      const Sequence& s = *item.sequence;
+      const int64_t planned = static_cast<int64_t>(s.vision.positions.size()) / 3;
+      for (int64_t t = s.done; t < s.done + item.tokens; ++t) {
+        positions_.push_back(t < planned ? s.vision.positions[static_cast<size_t>(row * planned + t)]
+                                         : t + s.vision.delta);
+      }
+    }
+  }
+}
+
 models::Step Batch::Step(const std::vector<models::LayerCache>& caches) {
   models::Step step;
   step.ids = TensorView(ids_.data(), DType::kI32, {tokens()});
-  step.positions = TensorView(positions_.data(), DType::kI64, {1, tokens()});
+  step.positions = TensorView(positions_.data(), DType::kI64, {position_rows_, tokens()});
+  step.vision = vision_.empty() ? nullptr : &vision_;
   step.decode = decode_count_ > 0 ? &*decode_ : nullptr;
   step.prefill = prefill_count_ > 0 ? &*prefill_ : nullptr;
   step.kv = &*kv_;

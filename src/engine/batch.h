@@ -25,6 +25,13 @@ struct BatchLimits {
   int32_t page_size = 16;
 };
 
+/// Of Model::Encode.
+struct FeatureShape {
+  DType dtype = DType::kF32;
+  int64_t levels = 1;
+  int64_t width = 0;
+};
+
 class Batch {
  public:
   /// A sequence and how many of its pending tokens this step takes.
@@ -39,7 +46,9 @@ class Batch {
     int64_t position = 0;
   };
 
-  static Result<Batch> Create(Stream& stream, const BatchLimits& limits, int64_t vocab);
+  /// `features`: shape of a picture's features as the model gives them, for views of their rows.
+  static Result<Batch> Create(Stream& stream, const BatchLimits& limits, int64_t vocab,
+                              const FeatureShape& features = {});
 
   /// A made-up step for sizing and for the choice of backends: sequences of `tokens` new ones after `context`.
   Status Assume(Stream& stream, int32_t sequences, int64_t tokens, int64_t context);
@@ -64,7 +73,11 @@ class Batch {
                 std::span<const int32_t> read_slots, std::span<const int32_t> write_slots,
                 std::vector<std::vector<int32_t>> pages);
 
+  void BuildPositions();
+  void AddVision(const Sequence& s, int64_t begin, int64_t count, int64_t row);
+
   BatchLimits limits_;
+  FeatureShape features_;
   int64_t vocab_ = 0;
   int32_t decode_count_ = 0;
   int32_t prefill_count_ = 0;
@@ -72,7 +85,9 @@ class Batch {
   std::vector<Item> items_;  // decode first
   std::vector<LogitRow> logit_uses_;
   std::vector<int32_t> ids_, logit_rows_;
-  std::vector<int64_t> positions_;
+  std::vector<int64_t> positions_;  // [1, T], or [3, T] when a sequence has images
+  int position_rows_ = 1;
+  std::vector<models::VisionRows> vision_;
   std::vector<float> logits_;
   std::optional<ops::SequencePlan> decode_, prefill_;
   std::optional<ops::paged_attention::KvPlan> kv_;

@@ -143,7 +143,8 @@ Status EngineImpl::Allocate() {
   limits.tokens = options_.max_num_batched_tokens;
   limits.length = info_.max_model_len;
   limits.page_size = options_.block_size;
-  FLUVIAL_ASSIGN_OR_RETURN(batch_, Batch::Create(*stream_, limits, info_.vocab_size));
+  FLUVIAL_ASSIGN_OR_RETURN(batch_, Batch::Create(*stream_, limits, info_.vocab_size,
+                                                 {model_->dtype(), model_->vision_levels(), model_->vision_width()}));
 
   // Scratch depends on shapes alone: it is known before there are any caches.
   const models::CacheSpec& spec = model_->cache_spec();
@@ -159,6 +160,8 @@ Status EngineImpl::Allocate() {
       workspace = std::max(workspace, bytes);
     }
   }
+  FLUVIAL_ASSIGN_OR_RETURN(const size_t vision, VisionWorkspace());
+  workspace = std::max(workspace, vision);
 
   MemoryRequest memory;
   memory.weights = model_->weight_bytes();

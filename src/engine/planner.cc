@@ -307,6 +307,10 @@ void Planner::Commit() {
   }
 }
 
+void Planner::Withdraw(const Task& task) {
+  std::erase_if(plan_.items, [&](const Plan::Item& item) { return item.task == &task; });
+}
+
 void Planner::Abandon() { DropCopies(); }
 
 void Planner::Snapshot(Task& task, bool probation) {

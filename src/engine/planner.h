@@ -100,6 +100,8 @@ class Planner {
   const Plan& Next();
   /// The step of Next() ran: tokens are done, snapshots are taken.
   void Commit();
+  /// Takes a task out of the step of Next(), before it runs; the task must then be removed.
+  void Withdraw(const Task& task);
   /// It failed: the caches of its items are undefined, and the tasks must be removed.
   void Abandon();
 

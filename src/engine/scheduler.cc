@@ -55,7 +55,8 @@ Status EngineImpl::Check(const Request& r) const {
     return Status::InvalidArgument("min_tokens is " + std::to_string(r.min_tokens) + ": it must lie in 0.." +
                                    std::to_string(r.max_tokens) + " (max_tokens)");
   }
-  FLUVIAL_RETURN_IF_ERROR(CheckPromptKeys(r));
+  FLUVIAL_ASSIGN_OR_RETURN(const models::VisionPlan plan, PlanVision(r));
+  FLUVIAL_RETURN_IF_ERROR(CheckPromptKeys(PromptKeys(r, plan), prompt));
   const int64_t pages = planner_->PagesFor(prompt + TokenLimit(r));
   if (pages > pool_->total_pages()) {
     return Status::InvalidArgument("the request may need " + std::to_string(pages * pool_->page_size()) +
@@ -71,13 +72,14 @@ Status EngineImpl::Check(const Request& r) const {
   return ops::sampling::Validate(ParamsOf(r), info_.vocab_size);
 }
 
-Status EngineImpl::CheckPromptKeys(const Request& r) const {
+Status EngineImpl::CheckPromptKeys(const std::vector<PromptKey>& keys, int64_t prompt) {
   int64_t end = 0;
-  for (const PromptKey& k : r.prompt_keys) {
-    if (k.begin < end || k.end < k.begin || k.end > static_cast<int64_t>(r.prompt.size())) {
-      return Status::InvalidArgument(
-          "prompt_keys has positions " + std::to_string(k.begin) + ".." + std::to_string(k.end) +
-          ": they must be in order, apart, and within the prompt of " + std::to_string(r.prompt.size()) + " tokens");
+  for (const PromptKey& k : keys) {
+    if (k.begin < end || k.end < k.begin || k.end > prompt) {
+      return Status::InvalidArgument("prompt_keys has positions " + std::to_string(k.begin) + ".." +
+                                     std::to_string(k.end) +
+                                     ": they must be in order, apart, and within the prompt of " +
+                                     std::to_string(prompt) + " tokens (images have keys of their own)");
     }
     end = k.end;
   }
@@ -94,7 +96,9 @@ Result<uint64_t> EngineImpl::Submit(Request request, TokenCallback on_token, Don
   s->stops.insert(s->stops.end(), request.stop_ids.begin(), request.stop_ids.end());
   s->max_tokens = TokenLimit(request);
   s->ids = request.prompt;
-  s->prompt = std::make_shared<const Prefix>(request.prompt, request.prompt_keys);
+  FLUVIAL_ASSIGN_OR_RETURN(s->vision, PlanVision(request));
+  s->features.resize(request.vision.size());
+  s->prompt = std::make_shared<const Prefix>(request.prompt, PromptKeys(request, s->vision));
   s->all_rows = request.prompt_logprobs >= 0;
   if (s->all_rows) s->completion.prompt_logprobs.push_back({request.prompt[0], 0, {}});
   s->request = std::move(request);
@@ -164,6 +168,7 @@ Result<bool> EngineImpl::Step() {
     s.completion.queue_seconds = Seconds(s.submitted, start);
     s.completion.cached_tokens = s.cached;
   }
+  EncodeStep(plan);
   const Status status = RunStep(plan);
   if (!status.ok()) {
     // The states of everything in the step are undefined now.
@@ -177,6 +182,7 @@ Result<bool> EngineImpl::Step() {
   }
   const bool ran = !plan.items.empty();
   planner_->Commit();
+  for (const Plan::Item& item : plan.items) DropFeatures(static_cast<Sequence&>(*item.task));
   if (ran) {
     SampleRows();
     const double seconds = Seconds(start, Clock::now());

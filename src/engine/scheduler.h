@@ -42,12 +42,25 @@ class EngineImpl : public Engine {
   using SequencePtr = std::unique_ptr<Sequence>;
 
   int64_t TokenLimit(const Request& request) const;
-  Status CheckPromptKeys(const Request& request) const;
+  static Status CheckPromptKeys(const std::vector<PromptKey>& keys, int64_t prompt);
   /// Sizes of pools and workspace within the memory limit, then the memory itself.
   Status Allocate();
   /// Moves what other threads submitted and cancelled into this thread's lists.
   void TakeMail();
   Status RunStep(const Plan& plan);
+  // Images (vision.cc).
+  Result<models::VisionPlan> PlanVision(const Request& request) const;
+  /// Scratch of the vision tower for a picture of ordinary size, for which its backends are chosen. Larger ones grow
+  /// the workspace when they come.
+  Result<size_t> VisionWorkspace();
+  /// The request's own keys, and one for every run of image tokens.
+  static std::vector<PromptKey> PromptKeys(const Request& request, const models::VisionPlan& plan);
+  /// Features of the pictures that the next `tokens` tokens of a sequence reach.
+  Status EncodeVision(Sequence& s, int64_t tokens);
+  /// The same for all items of a step; a sequence for which it fails ends and leaves the step.
+  void EncodeStep(const Plan& plan);
+  /// Gives up the features that no later token needs.
+  void DropFeatures(Sequence& s);
   Status EnsureWorkspace(size_t bytes);
   /// Log probabilities of prompt tokens, then the next token of every sequence that is at its end.
   void SampleRows();

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "device/device.h"
 #include "engine/planner.h"
 #include "fluvial/engine.h"
+#include "models/vision_plan.h"
 #include "ops/sampling/sampling.h"
 
 namespace fluvial::engine {
@@ -30,6 +32,10 @@ struct Sequence : Task {
   std::vector<int32_t> stops;  ///< ids that end the request: the model's (unless ignored) and its own
   int64_t max_tokens = 0;      ///< after the cut to max_model_len
   std::vector<uint32_t> mask;  ///< of the constraint, when there is one
+
+  models::VisionPlan vision;  ///< empty without images
+  /// Per item of request.vision: encoded when a step needs it, given up after its last token.
+  std::vector<Buffer> features;
 
   Completion completion;
   bool finished = false;

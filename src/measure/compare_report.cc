@@ -237,8 +237,8 @@ constexpr const char* kMeaning =
 
 std::string CompareMarkdown(const Json& r) {
   std::string out = "# Comparison\n\nA: `" + r["a"].get<std::string>() + "`\n\nB: `" + r["b"].get<std::string>() +
-                    "`\n\nFluvial " + r["fluvial_version"].get<std::string>() + "; workload: `" + r["workload"].dump() +
-                    "`\n";
+                    "`\n\nFluvial " + r["fluvial_version"].get<std::string>() +
+                    "; workload: " + WorkloadText(r["workload"]) + "\n";
   for (const Table& t : Tables(r)) {
     out += "\n## " + t.title + "\n\n|";
     for (const std::string& h : t.head) out += " " + h + " |";

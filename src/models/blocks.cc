@@ -130,6 +130,34 @@ TensorView Heads(const TensorView& t, int64_t heads, int64_t dim, int64_t skip) 
   return TensorView(t.data, t.dtype, {t.dim(0), heads, dim}, {t.stride(0), dim + skip, 1});
 }
 
+namespace {
+
+/// One level of [levels, n, H].
+TensorView Level(const TensorView& features, int64_t level) {
+  TensorView out(features.data, features.dtype, {features.dim(1), features.dim(2)}, {features.stride(1), 1});
+  out.data = static_cast<char*>(out.data) + level * features.stride(0) * static_cast<int64_t>(SizeOf(out.dtype));
+  return out;
+}
+
+}  // namespace
+
+Status PlaceFeatures(Stream& stream, const Step& step, const TensorView& hidden) {
+  if (step.vision == nullptr) return Status::Ok();
+  for (const VisionRows& v : *step.vision) {
+    FLUVIAL_RETURN_IF_ERROR(ew::Cast(stream, Level(v.features, 0), Rows(hidden, v.row, v.features.dim(1))));
+  }
+  return Status::Ok();
+}
+
+Status AddFeatures(Stream& stream, const Step& step, int64_t level, const TensorView& hidden) {
+  if (step.vision == nullptr) return Status::Ok();
+  for (const VisionRows& v : *step.vision) {
+    const TensorView rows = Rows(hidden, v.row, v.features.dim(1));
+    FLUVIAL_RETURN_IF_ERROR(ew::Add(stream, rows, Level(v.features, level), rows));
+  }
+  return Status::Ok();
+}
+
 ops::gemm::Problem LinearProblem(int64_t m, const TensorView& w, DType io, bool bias) {
   ops::gemm::Problem p;
   p.m = m;
@@ -245,16 +273,17 @@ struct AttentionScratch {
 
 AttentionScratch TakeAttention(Scratch& s, const AttentionDims& d, int64_t t, DType io) {
   AttentionScratch out;
-  out.q = s.Take(io, {t, int64_t{2} * d.hq * d.d});
+  out.q = s.Take(io, {t, int64_t{d.gate ? 2 : 1} * d.hq * d.d});
   out.k = s.Take(io, {t, int64_t{d.hkv} * d.d});
   out.v = s.Take(io, {t, int64_t{d.hkv} * d.d});
   out.out = s.Take(io, {t, int64_t{d.hq} * d.d});
   return out;
 }
 
-Status ZeroCentredNorm(const BlockContext& c, const TensorView& weight, const TensorView& x) {
+Status HeadNorm(const BlockContext& c, ops::norm::Form form, const TensorView& weight, const TensorView& x) {
+  if (!weight.defined()) return Status::Ok();
   ops::norm::Args norm;
-  norm.form = ops::norm::Form::kRmsZeroCentred;
+  norm.form = form;
   norm.eps = c.eps;
   norm.x = norm.y = x;
   norm.weight = weight;
@@ -282,12 +311,11 @@ Status Attention(const BlockContext& c, const AttentionDims& d, const AttentionW
   FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.k, t.k, w.k_bias));
   FLUVIAL_RETURN_IF_ERROR(Linear(c, x, w.v, t.v, w.v_bias));
 
-  // Per head: d query elements, then d gate elements.
-  const TensorView q = Heads(t.q, d.hq, d.d, /*skip=*/d.d);
-  const TensorView gate = Heads(Columns(t.q, d.d, t.q.dim(1) - d.d), d.hq, d.d, /*skip=*/d.d);
+  // Per head: d query elements, then d gate elements where there is a gate.
+  const TensorView q = Heads(t.q, d.hq, d.d, /*skip=*/d.gate ? d.d : 0);
   const TensorView k = Heads(t.k, d.hkv, d.d), v = Heads(t.v, d.hkv, d.d), out = Heads(t.out, d.hq, d.d);
-  FLUVIAL_RETURN_IF_ERROR(ZeroCentredNorm(c, w.q_norm, q));
-  FLUVIAL_RETURN_IF_ERROR(ZeroCentredNorm(c, w.k_norm, k));
+  FLUVIAL_RETURN_IF_ERROR(HeadNorm(c, d.qk_norm, w.q_norm, q));
+  FLUVIAL_RETURN_IF_ERROR(HeadNorm(c, d.qk_norm, w.k_norm, k));
   FLUVIAL_RETURN_IF_ERROR(ops::rope::Apply(c.stream, q, cos, sin, ops::rope::Rounding::kModel, q));
   FLUVIAL_RETURN_IF_ERROR(ops::rope::Apply(c.stream, k, cos, sin, ops::rope::Rounding::kModel, k));
 
@@ -302,7 +330,10 @@ Status Attention(const BlockContext& c, const AttentionDims& d, const AttentionW
   args.out = out;
   args.plan = c.step.kv;
   FLUVIAL_RETURN_IF_ERROR(RunBackend(c, backend, problem, args));
-  FLUVIAL_RETURN_IF_ERROR(ew::SigmoidMul(c.stream, out, gate, out));
+  if (d.gate) {
+    const TensorView gate = Heads(Columns(t.q, d.d, t.q.dim(1) - d.d), d.hq, d.d, /*skip=*/d.d);
+    FLUVIAL_RETURN_IF_ERROR(ew::SigmoidMul(c.stream, out, gate, out));
+  }
   return Linear(c, t.out, w.o, y, w.o_bias);
 }
 

@@ -15,6 +15,7 @@
 #include "base/tensor_view.h"
 #include "models/model.h"
 #include "models/operators.h"
+#include "ops/norm/norm.h"
 
 namespace fluvial::models {
 
@@ -50,6 +51,12 @@ TensorView Columns(const TensorView& t, int64_t begin, int64_t count);
 
 /// [T, H*D] seen as [T, H, D]; columns of one head may be followed by `skip` others.
 TensorView Heads(const TensorView& t, int64_t heads, int64_t dim, int64_t skip = 0);
+
+/// Adds level `level` of the step's features to the rows of `hidden` [T, H] that they belong to (DeepStack).
+Status AddFeatures(Stream& stream, const Step& step, int64_t level, const TensorView& hidden);
+
+/// Puts the first level of the step's features over the embeddings in `hidden` [T, H].
+Status PlaceFeatures(Stream& stream, const Step& step, const TensorView& hidden);
 
 /// What every block of a step needs.
 struct BlockContext {
@@ -104,22 +111,24 @@ struct AttentionDims {
   int32_t hq = 0;
   int32_t hkv = 0;
   int32_t d = 0;
+  bool gate = true;                                            ///< the output is multiplied by sigmoid(gate)
+  ops::norm::Form qk_norm = ops::norm::Form::kRmsZeroCentred;  ///< of weights that have q_norm and k_norm
 };
 
-/// q holds per head d query rows, then d gate rows.
+/// With a gate, q holds per head d query rows, then d gate rows.
 struct AttentionWeights {
-  TensorView q;  ///< [2*Hq*d, H]
+  TensorView q;  ///< [2*Hq*d, H] with a gate, else [Hq*d, H]
   TensorView k;  ///< [Hkv*d, H]
   TensorView v;
   TensorView o;                               ///< [H, Hq*d]
-  TensorView q_bias, k_bias, v_bias, o_bias;  ///< undefined without attention_bias
-  TensorView q_norm, k_norm;                  ///< [d], zero-centred
+  TensorView q_bias, k_bias, v_bias, o_bias;  ///< each undefined without a bias
+  TensorView q_norm, k_norm;                  ///< [d]; undefined: q and k are not normalised
 };
 
 Result<size_t> AttentionBytes(Operators& operators, const Step& step, const AttentionDims& dims,
                               const AttentionWeights& w, DType io, DType kv);
 
-/// y = Attention(x) with output gate; cos and sin fp32 [T, rotary/2]. Appends to the pages in `cache`.
+/// y = Attention(x); cos and sin fp32 [T, rotary/2]. Appends to the pages in `cache`.
 Status Attention(const BlockContext& c, const AttentionDims& dims, const AttentionWeights& w, const LayerCache& cache,
                  const TensorView& cos, const TensorView& sin, const TensorView& x, const TensorView& y);
 

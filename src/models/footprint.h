@@ -23,7 +23,7 @@ struct Footprint {
 /// Errors: kUnusableModel for an architecture whose footprint is not known.
 Result<Footprint> FootprintOf(const weights::ModelConfig& config, const LoadOptions& options = {});
 
-/// Parameters of a Qwen3-VL shaped vision tower without DeepStack.
+/// Parameters of a vision tower.
 int64_t VisionParameters(const weights::VisionConfig& vision);
 
 }  // namespace fluvial::models

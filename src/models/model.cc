@@ -5,6 +5,7 @@
 #include "models/glm5_next.h"
 #include "models/kimi_linear.h"
 #include "models/qwen3_5.h"
+#include "models/qwen_vl.h"
 #include "weights/model_config.h"
 
 namespace fluvial::models {
@@ -28,6 +29,14 @@ size_t CacheSpec::TokenBytes() const {
   return elements * SizeOf(kv);
 }
 
+Result<size_t> Model::EncodeBytes(std::span<const VisionInput>) {
+  return Status::InvalidArgument(std::string(architecture()) + " takes no images and videos");
+}
+
+Status Model::Encode(Stream&, std::span<const VisionInput>, const TensorView&, Arena&) {
+  return Status::InvalidArgument(std::string(architecture()) + " takes no images and videos");
+}
+
 namespace {
 
 /// What an architecture brings.
@@ -42,6 +51,9 @@ constexpr Family kFamilies[] = {
     {weights::Architecture::kQwen3_5, LoadQwen3_5, Qwen3_5Footprint},
     {weights::Architecture::kQwen3_5Moe, LoadQwen3_5, Qwen3_5Footprint},
     {weights::Architecture::kQwen3Next, LoadQwen3_5, Qwen3_5Footprint},
+    {weights::Architecture::kQwen2_5Vl, LoadQwenVl, QwenVlFootprint},
+    {weights::Architecture::kQwen3Vl, LoadQwenVl, QwenVlFootprint},
+    {weights::Architecture::kQwen3VlMoe, LoadQwenVl, QwenVlFootprint},
     {weights::Architecture::kKimiLinear, LoadKimiLinear, KimiLinearFootprint},
     {weights::Architecture::kGlm5Next, LoadGlm5Next, Glm5NextFootprint},
 };

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,8 @@
 #include "base/tensor_view.h"
 #include "device/device.h"
 #include "fluvial/status.h"
+#include "fluvial/vision.h"
+#include "models/vision_plan.h"
 #include "ops/common/sequence_plan.h"
 #include "ops/paged_attention/kv_plan.h"
 
@@ -64,6 +67,12 @@ struct LayerCache {
 /// Called with the residual stream [T, H] (the model's type): layer 0 = embeddings, l = output of layer l-1. For tests.
 using HiddenObserver = std::function<void(int layer, const TensorView& hidden)>;
 
+/// Rows of a step whose embeddings are features of a picture.
+struct VisionRows {
+  int64_t row = 0;      ///< the first of features.dim(1) rows
+  TensorView features;  ///< model's type [levels, n, H], unit inner stride: Model::Encode's output, or rows of it
+};
+
 /// One step. T = tokens, N = sequences, R = rows whose logits are wanted, V = vocabulary.
 struct Step {
   TensorView ids;        ///< i32 [T]; 0 <= id < V
@@ -77,6 +86,7 @@ struct Step {
   const std::vector<LayerCache>* caches = nullptr;  ///< one per layer
   TensorView logit_rows;                            ///< i32 [R], rows of 0..T-1; undefined when R = 0
   TensorView logits;                                ///< fp32 [R, V]
+  const std::vector<VisionRows>* vision = nullptr;  ///< not overlapping; nullptr when no row is a picture's
   const HiddenObserver* observer = nullptr;
 
   int64_t tokens() const { return ids.rank == 0 ? 0 : ids.dim(0); }
@@ -110,6 +120,18 @@ class Model {
   /// Runs the step on `stream`. Allocates nothing on the device; `arena` must have WorkspaceBytes(step) free. After an
   /// error the caches of the step's sequences are undefined.
   virtual Status Forward(Stream& stream, const Step& step, Arena& arena) = 0;
+
+  /// How prompts hold pictures; nullptr for a model that takes none. The same as has_vision().
+  virtual const VisionRules* vision() const { return nullptr; }
+  /// Features of one token: 1, or more where later layers add features too (DeepStack).
+  virtual int64_t vision_levels() const { return 1; }
+  /// Elements of one feature: the width of the residual stream; 0 without a tower.
+  virtual int64_t vision_width() const { return 0; }
+  /// Bytes of scratch that Encode needs for `items`.
+  virtual Result<size_t> EncodeBytes(std::span<const VisionInput> items);
+  /// Runs the vision tower: features, the model's type [levels, tokens of all items, H], packed. `items` have passed
+  /// CheckVisionInput.
+  virtual Status Encode(Stream& stream, std::span<const VisionInput> items, const TensorView& features, Arena& arena);
 
   /// Backends used so far.
   virtual std::vector<OperatorUse> operators() const = 0;

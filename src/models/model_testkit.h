@@ -176,6 +176,37 @@ class Bench {
   int64_t vocab() const { return model_->vocab(); }
   static int32_t Slot(int sequence) { return 1 + (sequence * 5 + 3) % kSequences; }
 
+  /// Gives a sequence its pictures, before its first chunk: encodes them, all in one call, and keeps the features.
+  /// `ids` is the whole prompt.
+  Status SetVision(int sequence, const std::vector<int32_t>& ids, const std::vector<VisionInput>& items) {
+    Vision& v = vision_[sequence];
+    FLUVIAL_ASSIGN_OR_RETURN(v.plan, PlanVision(*model_->vision(), ids, items));
+    int64_t tokens = 0;
+    for (const VisionInput& item : items) {
+      v.first.push_back(tokens);
+      tokens += model_->vision()->Tokens(item);
+    }
+    const DType io = model_->dtype();
+    const int64_t levels = model_->vision_levels(), width = model_->vision_width();
+    v.features = Poisoned(io, {levels, tokens, width});
+    FLUVIAL_ASSIGN_OR_RETURN(const size_t bytes, model_->EncodeBytes(items));
+    FLUVIAL_ASSIGN_OR_RETURN(const Buffer workspace, Buffer::Allocate(DeviceKind::kCpu, bytes));
+    std::memset(workspace.data(), 0xff, bytes);
+    Arena arena(workspace.data(), bytes);
+    return model_->Encode(*stream_, items, v.features, arena);
+  }
+
+  /// Features of a sequence's pictures as fp32 [levels, tokens, H].
+  std::vector<float> Features(int sequence) {
+    const TensorView& f = vision_[sequence].features;
+    std::vector<float> out(static_cast<size_t>(f.elements()));
+    for (size_t i = 0; i < out.size(); ++i) {
+      out[i] = static_cast<float>(LoadAsDouble(f.data, f.dtype, static_cast<int64_t>(i)));
+    }
+    return out;
+  }
+  const VisionPlan& Plan(int sequence) { return vision_[sequence].plan; }
+
   struct Chunk {
     int sequence = 0;
     std::vector<int32_t> ids;
@@ -195,7 +226,9 @@ class Bench {
     ops::SequenceSpec parts[2];
     ops::paged_attention::KvSpec kv;
     std::vector<int32_t> ids, rows;
-    std::vector<int64_t> positions;
+    std::vector<int64_t> axes[3];
+    std::vector<VisionRows> pictures;
+    bool plain = true;
     for (const size_t i : order) {
       const Chunk& c = chunks[i];
       int64_t& done = done_[c.sequence];
@@ -210,10 +243,19 @@ class Bench {
         pages.push_back((c.sequence + p * kSequences) * 7 % (kSequences * kPagesEach));
       }
       kv.pages.push_back(pages);
+      const auto vision = vision_.find(c.sequence);
+      if (vision != vision_.end()) {
+        plain = false;
+        AddPictures(vision->second, done, static_cast<int64_t>(c.ids.size()), static_cast<int64_t>(ids.size()),
+                    pictures);
+      }
       for (size_t t = 0; t < c.ids.size(); ++t) {
+        const int64_t at = done + static_cast<int64_t>(t);
         rows.push_back(static_cast<int32_t>(ids.size()));
         ids.push_back(c.ids[t]);
-        positions.push_back(done + static_cast<int64_t>(t));
+        for (int64_t axis = 0; axis < 3; ++axis) {
+          axes[axis].push_back(vision == vision_.end() ? at : Place(vision->second.plan, axis, at));
+        }
       }
     }
     std::optional<ops::SequencePlan> plans[2];
@@ -227,10 +269,15 @@ class Bench {
     EXPECT_TRUE(kv_plan.ok()) << kv_plan.status().message();
 
     const int64_t tokens = static_cast<int64_t>(ids.size());
+    std::vector<int64_t> positions = axes[0];
+    for (int axis = 1; !plain && axis < 3; ++axis) {
+      positions.insert(positions.end(), axes[axis].begin(), axes[axis].end());
+    }
     std::vector<float> logits(ids.size() * static_cast<size_t>(vocab()), std::nanf(""));
     Step step;
     step.ids = TensorView(ids.data(), DType::kI32, {tokens});
-    step.positions = TensorView(positions.data(), DType::kI64, {1, tokens});
+    step.positions = TensorView(positions.data(), DType::kI64, {plain ? 1 : 3, tokens});
+    step.vision = pictures.empty() ? nullptr : &pictures;
     step.decode = plans[0] ? &*plans[0] : nullptr;
     step.prefill = plans[1] ? &*plans[1] : nullptr;
     step.kv = &*kv_plan;
@@ -262,7 +309,10 @@ class Bench {
   }
 
   /// Forgets a sequence; its pages and slot keep their contents.
-  void Reset(int sequence) { done_[sequence] = 0; }
+  void Reset(int sequence) {
+    done_[sequence] = 0;
+    vision_.erase(sequence);
+  }
 
   /// Prompt in pieces that end at `cuts` (and at its end); logits of all rows.
   std::vector<float> Prompt(int sequence, const std::vector<int32_t>& ids, std::vector<int64_t> cuts = {},
@@ -292,6 +342,30 @@ class Bench {
   }
 
  private:
+  struct Vision {
+    VisionPlan plan;
+    TensorView features;         // [levels, tokens, H]
+    std::vector<int64_t> first;  // token of each item
+  };
+
+  static int64_t Place(const VisionPlan& plan, int64_t axis, int64_t at) {
+    const int64_t n = static_cast<int64_t>(plan.positions.size()) / 3;
+    return at < n ? plan.positions[static_cast<size_t>(axis * n + at)] : at + plan.delta;
+  }
+
+  /// Views of the features that tokens begin..begin+count-1 take; they lie at `row` of the step.
+  static void AddPictures(const Vision& v, int64_t begin, int64_t count, int64_t row, std::vector<VisionRows>& out) {
+    for (const VisionPlan::Run& run : v.plan.runs) {
+      const int64_t from = std::max(begin, run.begin), to = std::min(begin + count, run.begin + run.count);
+      if (from >= to) continue;
+      TensorView f = v.features;
+      f.dims[1] = to - from;
+      const int64_t first = v.first[run.item] + run.first + from - run.begin;
+      f.data = static_cast<char*>(f.data) + first * f.stride(1) * static_cast<int64_t>(SizeOf(f.dtype));
+      out.push_back({row + from - begin, f});
+    }
+  }
+
   TensorView Poisoned(DType dtype, std::initializer_list<int64_t> shape) {
     TensorView view(nullptr, dtype, shape);
     const size_t bytes = static_cast<size_t>(view.elements()) * SizeOf(dtype);
@@ -308,6 +382,7 @@ class Bench {
   std::vector<Buffer> buffers_;
   std::vector<LayerCache> caches_;
   std::map<int, int64_t> done_;
+  std::map<int, Vision> vision_;
 };
 
 /// Largest |a - b|; infinity when sizes differ or anything is NaN.

@@ -18,7 +18,8 @@ constexpr std::string_view kNames[] = {"gemm",
                                        ops::paged_attention::kOpName,
                                        ops::mla_attention::kOpName,
                                        ops::pool_index::kOpName,
-                                       ops::moe::kOpName};
+                                       ops::moe::kOpName,
+                                       ops::vision_attention::kOpName};
 
 /// Is `name` among the comma-separated `names`?
 bool Listed(std::string_view names, std::string_view name) {
@@ -99,6 +100,10 @@ Result<const ops::pool_index::IndexBackend*> Operators::Choose(const ops::pool_i
 
 Result<const ops::moe::MoeBackend*> Operators::Choose(const ops::moe::Problem& problem) {
   return Remember(last_moe_, ops::moe::kOpName, problem, ops::moe::Choose);
+}
+
+Result<const ops::vision_attention::VisionBackend*> Operators::Choose(const ops::vision_attention::Problem& problem) {
+  return Remember(last_vision_, ops::vision_attention::kOpName, problem, ops::vision_attention::Choose);
 }
 
 Result<size_t> Operators::LinearBytes(const ops::gemm::Problem& problem) {

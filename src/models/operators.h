@@ -21,6 +21,7 @@
 #include "ops/paged_attention/mla_attention.h"
 #include "ops/paged_attention/paged_attention.h"
 #include "ops/pool_index/pool_index.h"
+#include "ops/vision_attention/vision_attention.h"
 
 namespace fluvial::models {
 
@@ -37,6 +38,7 @@ class Operators {
   Result<const ops::mla_attention::MlaBackend*> Choose(const ops::mla_attention::Problem& problem);
   Result<const ops::pool_index::IndexBackend*> Choose(const ops::pool_index::Problem& problem);
   Result<const ops::moe::MoeBackend*> Choose(const ops::moe::Problem& problem);
+  Result<const ops::vision_attention::VisionBackend*> Choose(const ops::vision_attention::Problem& problem);
 
   /// Scratch of y = x w^T for `problem`.
   Result<size_t> LinearBytes(const ops::gemm::Problem& problem);
@@ -73,6 +75,7 @@ class Operators {
   Last<ops::mla_attention::Problem, ops::mla_attention::Args> last_mla_;
   Last<ops::pool_index::Problem, ops::pool_index::Args> last_index_;
   Last<ops::moe::Problem, ops::moe::Args> last_moe_;
+  Last<ops::vision_attention::Problem, ops::vision_attention::Args> last_vision_;
 };
 
 }  // namespace fluvial::models

@@ -2,11 +2,13 @@
 #include "models/qwen3_5.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "models/decoder.h"
 #include "models/qwen_layer.h"
+#include "models/vision_tower.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/norm/norm.h"
 #include "ops/rope/rope.h"
@@ -41,11 +43,20 @@ class Qwen3_5 : public Model {
   std::string_view architecture() const override { return weights::Name(config_.architecture); }
   DType dtype() const override { return io_; }
   int64_t vocab() const override { return config_.vocab; }
+  int64_t vision_width() const override { return config_.hidden; }
   int64_t max_positions() const override { return config_.max_positions; }
   int64_t parameters() const override { return parameters_; }
   uint64_t weight_bytes() const override { return checkpoint_.bytes(); }
   const CacheSpec& cache_spec() const override { return cache_spec_; }
-  bool has_vision() const override { return config_.vision.has_value(); }
+  bool has_vision() const override { return tower_.has_value(); }
+  const VisionRules* vision() const override { return tower_ ? &tower_->rules() : nullptr; }
+  Result<size_t> EncodeBytes(std::span<const VisionInput> items) override {
+    return tower_ ? tower_->WorkspaceBytes(operators_, items) : Model::EncodeBytes(items);
+  }
+  Status Encode(Stream& stream, std::span<const VisionInput> items, const TensorView& features, Arena& arena) override {
+    return tower_ ? tower_->Encode(stream, operators_, items, features, arena)
+                  : Model::Encode(stream, items, features, arena);
+  }
   std::vector<OperatorUse> operators() const override { return operators_.uses(); }
 
   Result<size_t> WorkspaceBytes(const Step& step) override;
@@ -68,6 +79,7 @@ class Qwen3_5 : public Model {
   ops::rope::Spec rope_;
   QwenDims dims_;
   QwenWeights weights_;
+  std::optional<VisionTower> tower_;
   WeightCopies copies_;
   int64_t parameters_ = 0;
 };
@@ -83,6 +95,10 @@ Status Qwen3_5::Load(const LoadOptions& options) {
     }
   }
   weights::WeightReader reader(checkpoint_);
+  // Files of the text-only class have the configuration but not the tower.
+  if (c.vision.has_value() && reader.Has("model.visual.patch_embed.proj.weight")) {
+    tower_.emplace(reader, "model.visual.", c, io_);
+  }
   FLUVIAL_RETURN_IF_ERROR(TakeQwenWeights(reader, c, dims_, io_, copies_, weights_));
   FLUVIAL_RETURN_IF_ERROR(reader.Finish());
   copies_.Keep(reader.TakeAlignedCopies());
@@ -142,6 +158,7 @@ Status Qwen3_5::Forward(Stream& stream, const Step& step, Arena& arena) {
   const BlockContext c{stream, operators_, arena, step, io_, static_cast<float>(config_.norm_eps)};
 
   FLUVIAL_RETURN_IF_ERROR(ops::elementwise::GatherRows(stream, weights_.embed, step.ids, t.hidden));
+  FLUVIAL_RETURN_IF_ERROR(PlaceFeatures(stream, step, t.hidden));
   FLUVIAL_RETURN_IF_ERROR(ops::rope::Tables(stream, rope_, step.positions, t.cos, t.sin));
   constexpr auto kForm = ops::norm::Form::kRmsZeroCentred;
   for (size_t i = 0; i < weights_.layers.size(); ++i) {

@@ -79,7 +79,7 @@ Status Generation::Submit(size_t index, Request request) {
       items_[index].id,
       loop_.Submit(
           std::move(request), [self, index](uint64_t, const Token& token) { return self->OnToken(index, token); },
-          [self, index](uint64_t, Completion completion) { self->OnDone(index, std::move(completion)); }, deadline_));
+          [self, index](uint64_t, const Completion& completion) { self->OnDone(index, completion); }, deadline_));
   return Status::Ok();
 }
 
@@ -104,7 +104,7 @@ Next Generation::OnToken(size_t index, const Token& token) {
   return over_ ? Next::kStop : next;
 }
 
-void Generation::OnDone(size_t index, Completion completion) {
+void Generation::OnDone(size_t index, const Completion& completion) {
   const std::lock_guard lock(mutex_);
   Item& item = items_[index];
   if (item.ended) return;

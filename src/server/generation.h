@@ -56,7 +56,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   };
 
   Next OnToken(size_t index, const Token& token);
-  void OnDone(size_t index, Completion completion);
+  void OnDone(size_t index, const Completion& completion);
   /// On the network thread, which must not wait for this object's lock.
   void OnLost();
   // Below: with mutex_ held.

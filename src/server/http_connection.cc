@@ -156,7 +156,7 @@ Connection::Connection(std::shared_ptr<HttpCore> core, tcp::socket socket)
 
 void Connection::Start(bool refuse) {
   error_code ignored;
-  socket_.set_option(tcp::no_delay(true), ignored);
+  (void)socket_.set_option(tcp::no_delay(true), ignored);
   if (refuse) {
     Refuse(503, "the server has as many connections as it may have: try again later");
   } else {
@@ -168,7 +168,7 @@ void Connection::Close() {
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;
   error_code ignored;
-  socket_.close(ignored);
+  (void)socket_.close(ignored);
   ReleaseBody();
   read_timer_.cancel();
   write_timer_.cancel();
@@ -286,7 +286,7 @@ void Connection::RefuseRead(const error_code& error) {
 
 void Connection::Refuse(int status, const std::string& message) {
   error_code ignored;
-  socket_.cancel(ignored);  // a read that ran out of time; its handler sees the new state
+  (void)socket_.cancel(ignored);  // a read that ran out of time; its handler sees the new state
   MakeReply(false)->Send(core_->hooks.refuse(status, message));
 }
 
@@ -373,7 +373,7 @@ void Connection::EndReply() {
   if (keep_alive && !core_->draining.load(std::memory_order_relaxed)) return WaitForRequest();
   if (!all_read) return Linger();
   error_code ignored;
-  socket_.shutdown(tcp::socket::shutdown_both, ignored);
+  (void)socket_.shutdown(tcp::socket::shutdown_both, ignored);
   Close();
 }
 
@@ -381,7 +381,7 @@ void Connection::Linger() {
   // Closing with unread input makes the kernel reset the connection, and the client may lose our answer.
   state_ = State::kLingering;
   error_code ignored;
-  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  (void)socket_.shutdown(tcp::socket::shutdown_send, ignored);
   ExpireReading(kLingerTime);
   Discard();
 }

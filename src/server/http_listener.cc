@@ -42,10 +42,10 @@ class Listener final : public HttpListener {
                                      error.message() + ")");
     }
     const tcp::endpoint endpoint = found.begin()->endpoint();
-    acceptor_.open(endpoint.protocol(), error);
-    if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
-    if (!error) acceptor_.bind(endpoint, error);
-    if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+    (void)acceptor_.open(endpoint.protocol(), error);
+    if (!error) (void)acceptor_.set_option(asio::socket_base::reuse_address(true), error);
+    if (!error) (void)acceptor_.bind(endpoint, error);
+    if (!error) (void)acceptor_.listen(asio::socket_base::max_listen_connections, error);
     if (!error) port_ = acceptor_.local_endpoint(error).port();
     if (error) {
       return Status::Failed("cannot listen on " + where + ": " + error.message() +
@@ -81,7 +81,7 @@ class Listener final : public HttpListener {
  private:
   void CloseAcceptor() {
     error_code ignored;
-    acceptor_.close(ignored);
+    (void)acceptor_.close(ignored);
     retry_.cancel();
   }
 

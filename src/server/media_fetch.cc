@@ -125,9 +125,9 @@ asio::awaitable<Result<Fetched>> Get(const Url& url, const MediaPolicy& policy, 
 
   asio::ssl::context context(asio::ssl::context::tls_client);
   boost::system::error_code error;
-  context.set_default_verify_paths(error);
-  context.set_verify_mode(asio::ssl::verify_peer, error);
-  context.set_verify_callback(asio::ssl::host_name_verification(url.host), error);
+  (void)context.set_default_verify_paths(error);
+  (void)context.set_verify_mode(asio::ssl::verify_peer, error);
+  (void)context.set_verify_callback(asio::ssl::host_name_verification(url.host), error);
   beast::ssl_stream<beast::tcp_stream> secure(std::move(stream), context);
   SSL_set_tlsext_host_name(secure.native_handle(), url.host.c_str());
   auto [handshake_error] = co_await secure.async_handshake(asio::ssl::stream_base::client, kTuple);

@@ -24,6 +24,7 @@ constexpr BackendFlag kBackendFlags[] = {
     {"kda_prefill", "--kda-prefill-backend", "Kimi Delta Attention over prompts"},
     {"kda_decode", "--kda-decode-backend", "Kimi Delta Attention, one token a step"},
     {"paged_attention", "--paged-attention-backend", "Full attention over pages"},
+    {"vision_attention", "--mm-encoder-attn-backend", "Attention of the vision tower"},
     {"mla_attention", "--mla-attention-backend", "Latent attention over pages"},
     {"pool_index", "--pool-index-backend", "Indexer of sparse attention"},
     {"causal_conv1d", "--causal-conv1d-backend", "Short convolutions"},

@@ -16,6 +16,7 @@
 #include "ops/paged_attention/mla_attention.h"
 #include "ops/paged_attention/paged_attention.h"
 #include "ops/pool_index/pool_index.h"
+#include "ops/vision_attention/vision_attention.h"
 #include "tools/command.h"
 #include "tools/footprint_text.h"
 #include "tools/provider_flags.h"
@@ -36,7 +37,7 @@ struct Options {
   bool graph_capture = false;
   std::string workspace = "none";
   bool json = false;
-  std::string gdn_prefill = "auto", gdn_decode = "auto", kda_prefill = "auto", kda_decode = "auto";
+  std::string gdn_prefill = "auto", gdn_decode = "auto", kda_prefill = "auto", kda_decode = "auto", encoder = "auto";
 };
 
 struct Answer {
@@ -71,6 +72,10 @@ Result<Answer> Ask(const std::string& when, const std::string& line, const Devic
   } else if (a.op == "paged_attention") {
     FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::paged_attention::ParseProblemLine(line));
     Select(&a, ops::paged_attention::Backends(), p.problem, device, "auto");
+  } else if (a.op == "vision_attention") {
+    FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::vision_attention::ParseProblemLine(line));
+    a.named = o.encoder != "auto";
+    Select(&a, ops::vision_attention::Backends(), p.problem, device, o.encoder);
   } else if (a.op == ops::mla_attention::kOpName) {
     FLUVIAL_ASSIGN_OR_RETURN(const auto p, ops::mla_attention::ParseProblemLine(line));
     Select(&a, ops::mla_attention::Backends(), p.problem, device, "auto");
@@ -130,6 +135,17 @@ std::vector<std::pair<std::string, std::string>> Problems(const weights::ModelCo
   } else if (c.CountLayers(weights::LayerType::kFullAttention) > 0) {
     out.emplace_back("a prompt of 2048 tokens", "paged_attention hq=" + n(c.heads) + " hkv=" + n(c.kv_heads) +
                                                     " dqk=" + n(c.head_dim) + " dv=" + n(c.head_dim) + " lens=2048");
+  }
+  if (c.vision.has_value()) {
+    const weights::VisionConfig& v = *c.vision;
+    const std::string attention =
+        "vision_attention heads=" + n(v.heads) + " d=" + n(v.hidden / v.heads) + " io=" + type + " lens=";
+    // About what a picture of 1000 x 1000 pixels has.
+    out.emplace_back("an image of 4096 patches", attention + "4096");
+    if (v.windowed) {
+      const int64_t side = v.window / v.patch;
+      out.emplace_back("its windows", attention + n(4096 / (side * side)) + "x" + n(side * side));
+    }
   }
   if (c.moe.experts > 0) {
     const std::string moe = " e=" + n(c.moe.experts) + " top=" + n(c.moe.per_token) + " h=" + n(c.hidden) +
@@ -284,6 +300,7 @@ Command AddExplain(CLI::App& root) {
   app->add_option("--gdn-decode-backend", o->gdn_decode, "As fluvial run takes it")->capture_default_str();
   app->add_option("--kda-prefill-backend", o->kda_prefill, "As fluvial run takes it")->capture_default_str();
   app->add_option("--kda-decode-backend", o->kda_decode, "As fluvial run takes it")->capture_default_str();
+  app->add_option("--mm-encoder-attn-backend", o->encoder, "As fluvial run takes it")->capture_default_str();
   app->add_flag("--flashinfer", o->flashinfer,
                 "Also say which of FlashInfer's own backend names could take the prefill");
   AddFlashInferFlags(*app, o->providers);

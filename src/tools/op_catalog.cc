@@ -109,7 +109,7 @@ constexpr Known kOps[] = {
     {"kda_decode", "--kda-decode-backend", kDelta, "kda_decode hk=32 hv=32 gate=bounded:-5 lens=1", FillDelta},
     {"paged_attention", "--paged-attention-backend", "src/ops/paged_attention/paged_attention.h",
      "paged_attention hq=16 hkv=2 dqk=256 lens=1024", FillAttention},
-    {"vision_attention", "", "src/ops/vision_attention/vision_attention.h",
+    {"vision_attention", "--mm-encoder-attn-backend", "src/ops/vision_attention/vision_attention.h",
      "vision_attention heads=16 d=80 lens=216x64", FillVision},
     {"mla_attention", "--mla-attention-backend", "src/ops/paged_attention/mla_attention.h",
      "mla_attention h=32 nope=128 rope=64 v=128 rank=512 lens=1024", FillMla},

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <sstream>
 
 #include "text/jinja/chat_template.h"
@@ -64,20 +65,6 @@ Result<text::ChatRequest> ParseMessages(const std::string& json, const std::stri
   return request;
 }
 
-bool HasMedia(const ordered_json& messages) {
-  for (const ordered_json& m : messages) {
-    if (!m.is_object() || !m.contains("content") || !m["content"].is_array()) continue;
-    for (const ordered_json& part : m["content"]) {
-      if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) continue;
-      const std::string type = part["type"];  // image, image_url, video, video_url, input_audio, ...
-      for (const char* kind : {"image", "video", "audio"}) {
-        if (type.find(kind) != std::string::npos) return true;
-      }
-    }
-  }
-  return false;
-}
-
 bool HasTextArguments(const ordered_json& messages) {
   for (const ordered_json& m : messages) {
     if (!m.is_object() || !m.contains("tool_calls") || !m["tool_calls"].is_array()) continue;
@@ -112,6 +99,10 @@ void AddPromptOptions(CLI::App& app, PromptOptions& o, const std::string& ids_op
 
 Status CheckPromptOptions(const PromptOptions& o, const std::string& ids_option) {
   const int given = o.prompt.has_value() + o.messages.has_value() + o.ids.has_value();
+  if (o.messages.has_value() && !(o.images.empty() && o.videos.empty())) {
+    return Status::InvalidArgument(
+        "--image and --video go with --prompt: with --messages, name the files in the messages");
+  }
   const std::string options = "--prompt TEXT, --messages FILE or " + ids_option + " IDS";
   if (given == 0) return Status::InvalidArgument("there is no prompt: give " + options);
   if (given > 1) return Status::InvalidArgument("there are several prompts: give one of " + options);
@@ -119,31 +110,97 @@ Status CheckPromptOptions(const PromptOptions& o, const std::string& ids_option)
   return Status::Ok();
 }
 
+void AddMediaOptions(CLI::App& app, PromptOptions& o) {
+  const char* group = "Images and videos (models with a vision tower)";
+  o.media = true;
+  const auto list = [&](const char* name, std::vector<std::string>& to, const char* what) {
+    app.add_option(name, to, what)
+        ->type_name("PATH")
+        ->group(group)
+        ->allow_extra_args(false)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  };
+  list("--image", o.images, "PNG, JPEG, WebP, BMP or GIF before the text of --prompt; may be given several times");
+  list("--video", o.videos, "Video file (needs ffmpeg) or folder of frames; may be given several times");
+  app.add_option("--video-fps", o.media_policy.video_fps,
+                 "Frames per second of --video; left out: what the file says, 24 for folders")
+      ->type_name("X")
+      ->group(group);
+  app.add_flag("--ignore-exif", o.media_policy.decode.ignore_exif,
+               "Leave pictures as they are stored (as transformers does) instead of turning them upright")
+      ->group(group);
+  app.add_option("--max-image-pixels", o.media_policy.decode.max_image_pixels, "Larger pictures are refused")
+      ->type_name("N")
+      ->group(group)
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+}
+
+namespace {
+
+std::vector<vision::MediaReference> ReferencesOf(const PromptOptions& o) {
+  std::vector<vision::MediaReference> out;
+  for (const std::string& f : o.images) out.push_back({VisionInput::Kind::kImage, f});
+  for (const std::string& f : o.videos) out.push_back({VisionInput::Kind::kVideo, f});
+  return out;
+}
+
+bool HoldsPlaceholders(const std::string& text) {
+  return text.find(vision::kImagePad) != std::string::npos || text.find(vision::kVideoPad) != std::string::npos;
+}
+
+/// One user message: images, videos, text.
+ordered_json UserMessage(const PromptOptions& o) {
+  if (o.images.empty() && o.videos.empty()) {
+    return ordered_json::array({{{"role", "user"}, {"content", *o.prompt}}});
+  }
+  ordered_json content = ordered_json::array();
+  for (const std::string& f : o.images) content.push_back({{"type", "image"}, {"image", f}});
+  for (const std::string& f : o.videos) content.push_back({{"type", "video"}, {"video", f}});
+  content.push_back({{"type", "text"}, {"text", *o.prompt}});
+  return ordered_json::array({{{"role", "user"}, {"content", std::move(content)}}});
+}
+
+}  // namespace
+
 Result<Prompt> ReadPrompt(const PromptOptions& o, const std::string& model, const text::Tokenizer* tokenizer,
                           const std::string& ids_option) {
   Prompt out;
+  std::vector<vision::MediaReference> references = ReferencesOf(o);
+  text::EncodeOptions encode;
   if (o.ids.has_value()) {
     FLUVIAL_ASSIGN_OR_RETURN(out.ids, ParseIds(*o.ids, ids_option));
-    return out;
-  }
-  if (o.prompt.has_value() && !o.chat) {
+  } else if (o.prompt.has_value() && !o.chat && (references.empty() || HoldsPlaceholders(*o.prompt))) {
     out.text = *o.prompt;
-    FLUVIAL_ASSIGN_OR_RETURN(out.ids, tokenizer->Encode(out.text));
-    return out;
-  }
-  text::ChatRequest request;
-  if (o.chat) {
-    request.messages = ordered_json::array({{{"role", "user"}, {"content", *o.prompt}}});
   } else {
-    FLUVIAL_ASSIGN_OR_RETURN(const std::string json, ReadFile(*o.messages));
-    FLUVIAL_ASSIGN_OR_RETURN(request, ParseMessages(json, *o.messages));
-    if (o.text_only && HasMedia(request.messages)) {
-      return Status::InvalidArgument("--messages: only text can be run so far; leave out images and videos");
+    text::ChatRequest request;
+    if (o.prompt.has_value()) {
+      request.messages = UserMessage(o);
+    } else {
+      FLUVIAL_ASSIGN_OR_RETURN(const std::string json, ReadFile(*o.messages));
+      FLUVIAL_ASSIGN_OR_RETURN(request, ParseMessages(json, *o.messages));
+      if (o.media) {
+        FLUVIAL_ASSIGN_OR_RETURN(references, vision::MediaOf(request.messages));
+      }
     }
+    FLUVIAL_ASSIGN_OR_RETURN(out.text, Render(std::move(request), model));
+    // The template writes its own special tokens: nothing is added, as in transformers.
+    encode.add_special_tokens = false;
   }
-  FLUVIAL_ASSIGN_OR_RETURN(out.text, Render(std::move(request), model));
-  // The template writes its own special tokens: nothing is added, as in transformers.
-  FLUVIAL_ASSIGN_OR_RETURN(out.ids, tokenizer->Encode(out.text, {.add_special_tokens = false}));
+  if (!references.empty()) {
+    FLUVIAL_ASSIGN_OR_RETURN(const vision::Processor processor, vision::Processor::Load(model));
+    FLUVIAL_ASSIGN_OR_RETURN(const std::vector<vision::Media> media,
+                             vision::LoadMedia(processor, references, o.media_policy));
+    std::vector<size_t> order(media.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    if (!o.ids.has_value()) {
+      FLUVIAL_ASSIGN_OR_RETURN(out.text, processor.ExpandPrompt(out.text, media, order));
+    }
+    for (const size_t i : order) out.vision.push_back(media[i].input);
+  }
+  if (!o.ids.has_value()) {
+    FLUVIAL_ASSIGN_OR_RETURN(out.ids, tokenizer->Encode(out.text, encode));
+  }
   return out;
 }
 

@@ -173,6 +173,7 @@ Result<int> RunModel(const Options& o) {
 
   Request request;
   request.prompt = prompt.ids;
+  request.vision = std::move(prompt.vision);
   request.sampling = sampling;
   request.max_tokens = o.max_tokens;
   request.min_tokens = o.min_tokens;
@@ -240,8 +241,8 @@ Command AddRun(CLI::App& root) {
   CLI::App* app = root.add_subcommand("run", "Generate text, streaming to the standard output");
   auto o = std::make_shared<Options>();
   AddEngineFlags(*app, o->engine);
-  o->prompt.text_only = true;
   AddPromptOptions(*app, o->prompt, "--prompt-ids");
+  AddMediaOptions(*app, o->prompt);
   AddSampling(*app, *o);
   app->add_option("--logprobs", o->logprobs, "With --json: log probability of each token and of the K most likely")
       ->type_name("K");
@@ -255,6 +256,7 @@ Command AddRun(CLI::App& root) {
       "Examples:\n"
       "  fluvial run ./Qwen3.5-0.8B --prompt \"A river is\" --max-tokens 32 --stats\n"
       "  fluvial run ./Qwen3.5-0.8B --chat --prompt \"What is a river?\"\n"
+      "  fluvial run ./Qwen3.5-0.8B --image river.jpg --prompt \"What is in the picture?\"\n"
       "  fluvial run ./Qwen3.5-0.8B --messages chat.json --temperature 0.7 --seed 1\n"
       "  fluvial run ./Qwen3.5-0.8B --prompt-ids 3710,369,264 --temperature 0 --logprobs 5 --json\n"
       "  fluvial run ./Qwen3.5-0.8B --prompt \"A river is\" --gdn-prefill-backend reference --log-level info");

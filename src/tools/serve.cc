@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "base/log.h"
+#include "server/image_input.h"
 #include "server/server.h"
 #include "tools/command.h"
 #include "tools/engine_flags.h"
@@ -40,6 +41,7 @@ struct Options {
   double header_timeout = 10;
   double body_timeout = 60;
   double write_timeout = 30;
+  vision::DecodeOptions decode;
   double drain_timeout = 30;
   std::string log_level = "info";
 };
@@ -153,6 +155,14 @@ Result<int> Serve(const Options& o) {
   FLUVIAL_ASSIGN_OR_RETURN(
       server::ServedModel model,
       server::ServedModel::Load(engine_options.model, o.names, engine->info(), o.generation_config == "auto"));
+  if (engine->info().has_vision) {
+    auto images = server::MakeImageInput(engine_options.model, o.decode);
+    if (images.ok()) {
+      model.images = std::move(images).value();
+    } else {
+      LogWarning("images are refused: " + images.status().message());
+    }
+  }
   RaiseFileLimit(o.max_connections);
   const std::string name = model.names.front();
   server::ServerOptions server_options = ToServerOptions(o);
@@ -210,6 +220,14 @@ void AddLimits(CLI::App& app, Options& o) {
 
 void AddMedia(CLI::App& app, Options& o) {
   const char* group = "Images (for models that take them)";
+  app.add_option("--max-image-pixels", o.decode.max_image_pixels, "Larger pictures are refused")
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group)
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--ignore-exif", o.decode.ignore_exif,
+               "Leave pictures as they are stored (as transformers does) instead of turning them upright")
+      ->group(group);
   app.add_option("--limit-images", o.media.max_images, "Most images of one request")
       ->type_name("N")
       ->capture_default_str()

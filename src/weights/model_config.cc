@@ -26,6 +26,9 @@ constexpr Known kKnown[] = {
     {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", Architecture::kQwen3_5Moe},
     {"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", Architecture::kQwen3_5Moe},
     {"qwen3_next", "Qwen3NextForCausalLM", Architecture::kQwen3Next},
+    {"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", Architecture::kQwen2_5Vl},
+    {"qwen3_vl", "Qwen3VLForConditionalGeneration", Architecture::kQwen3Vl},
+    {"qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", Architecture::kQwen3VlMoe},
     {"kimi_linear", "KimiLinearForCausalLM", Architecture::kKimiLinear},
     {"glm5_next_text", "Glm5NextForCausalLM", Architecture::kGlm5Next},
     {"glm5_next", "Glm5NextForConditionalGeneration", Architecture::kGlm5Next},
@@ -81,7 +84,18 @@ Status ReadRope(const JsonObject& text, const std::string& file, double default_
   return Status::Ok();
 }
 
+bool IsVl(Architecture a) {
+  return a == Architecture::kQwen2_5Vl || a == Architecture::kQwen3Vl || a == Architecture::kQwen3VlMoe;
+}
+
 Status ReadLayerTypes(const JsonObject& text, const std::string& file, ModelConfig& c) {
+  if (IsVl(c.architecture)) {
+    if (text.Bool("use_sliding_window", false)) {
+      return Status::UnusableModel(file + ": use_sliding_window is not supported; use a checkpoint without it");
+    }
+    c.layer_types.assign(static_cast<size_t>(c.layers), LayerType::kFullAttention);
+    return Status::Ok();
+  }
   const std::vector<std::string> names = text.Strings("layer_types");
   const int64_t interval = text.Int("full_attention_interval", 4, 1, 1 << 20);
   if (names.empty()) {
@@ -108,7 +122,20 @@ Status ReadLayerTypes(const JsonObject& text, const std::string& file, ModelConf
 }
 
 void ReadMoe(const JsonObject& text, const ModelConfig& c, MoeConfig& moe) {
-  if (c.architecture == Architecture::kQwen3_5) return;
+  if (c.architecture == Architecture::kQwen3_5 || c.architecture == Architecture::kQwen3Vl ||
+      c.architecture == Architecture::kQwen2_5Vl) {
+    return;
+  }
+  if (c.architecture == Architecture::kQwen3VlMoe) {
+    // The class defaults are far from any release: nothing is assumed but the rule of transformers.
+    // transformers 5 saves the number of experts under its general name.
+    moe.experts = text.Int("num_experts", text.Int("num_local_experts", 60, 0, 1 << 16), 0, 1 << 16);
+    moe.per_token = text.Int("num_experts_per_tok", 4, 1, 1 << 10);
+    moe.intermediate = text.Int("moe_intermediate_size", 1408, 1, 1 << 24);
+    moe.sparse_step = text.Int("decoder_sparse_step", 1, 1, 1 << 20);
+    moe.dense_layers = text.Ints("mlp_only_layers");
+    return;
+  }
   const bool next = c.architecture == Architecture::kQwen3Next;
   moe.experts = text.Int("num_experts", next ? 512 : 256, 0, 1 << 16);
   moe.per_token = text.Int("num_experts_per_tok", next ? 10 : 8, 1, 1 << 10);
@@ -121,30 +148,56 @@ void ReadMoe(const JsonObject& text, const ModelConfig& c, MoeConfig& moe) {
 
 Status ReadVision(const JsonObject& top, const std::string& file, ModelConfig& c) {
   const JsonObject v = top.Object("vision_config");
+  const bool qwen2 = c.architecture == Architecture::kQwen2_5Vl;
+  const bool qwen3 = c.architecture == Architecture::kQwen3Vl || c.architecture == Architecture::kQwen3VlMoe;
   VisionConfig vision;
-  vision.depth = v.Int("depth", 27, 0, 1 << 12);
-  vision.hidden = v.Int("hidden_size", 1152, 1, 1 << 20);
-  vision.intermediate = v.Int("intermediate_size", 4304, 1, 1 << 24);
+  vision.windowed = qwen2;
+  vision.depth = v.Int("depth", qwen2 ? 32 : 27, 0, 1 << 12);
+  vision.hidden = v.Int("hidden_size", qwen2 ? 3584 : 1152, 1, 1 << 20);
+  vision.intermediate = v.Int("intermediate_size", qwen2 ? 3420 : 4304, 1, 1 << 24);
   vision.heads = v.Int("num_heads", 16, 1, 1 << 12);
   vision.in_channels = v.Int("in_channels", v.Int("in_chans", 3, 1, 16), 1, 16);
-  vision.patch = v.Int("patch_size", v.Int("spatial_patch_size", 16, 1, 256), 1, 256);
+  vision.patch = v.Int("patch_size", v.Int("spatial_patch_size", qwen2 ? 14 : 16, 1, 256), 1, 256);
   vision.temporal_patch = v.Int("temporal_patch_size", 2, 1, 16);
   vision.merge = v.Int("spatial_merge_size", 2, 1, 16);
   vision.out_hidden = v.Int("out_hidden_size", c.hidden, 1, 1 << 20);
-  vision.positions = v.Int("num_position_embeddings", 2304, 1, 1 << 24);
+  vision.positions = qwen2 ? 0 : v.Int("num_position_embeddings", 2304, 1, 1 << 24);
   vision.rope_theta = v.Object("rope_parameters").Float("rope_theta", 10000.0);
+  if (qwen3)
+    vision.deepstack =
+        v.Has("deepstack_visual_indexes") ? v.Ints("deepstack_visual_indexes") : std::vector<int64_t>{8, 16, 24};
+  if (qwen2) {
+    vision.window = v.Int("window_size", 112, 1, 1 << 16);
+    vision.full_blocks =
+        v.Has("fullatt_block_indexes") ? v.Ints("fullatt_block_indexes") : std::vector<int64_t>{7, 15, 23, 31};
+    vision.tokens_per_second = v.Float("tokens_per_second", 4);
+  }
+  const std::string act = v.String("hidden_act", qwen2 ? "silu" : "gelu_pytorch_tanh");
+  if (act != (qwen2 ? "silu" : "gelu_pytorch_tanh")) {
+    return Status::UnusableModel(file + ": vision_config.hidden_act '" + act + "' is not supported");
+  }
   if (vision.out_hidden != c.hidden) {
     return Contradiction(file, "vision_config.out_hidden_size " + std::to_string(vision.out_hidden) +
                                    " is not the text model's hidden_size " + std::to_string(c.hidden));
   }
-  if (vision.hidden % vision.heads != 0) {
-    return Contradiction(file, "vision_config.hidden_size is not a multiple of its num_heads");
+  if (vision.hidden % (4 * vision.heads) != 0) {
+    return Contradiction(file, "vision_config.hidden_size is not a multiple of 4 * num_heads");
+  }
+  for (const auto* list : {&vision.deepstack, &vision.full_blocks}) {
+    for (const int64_t block : *list) {
+      if (block < 0 || block >= vision.depth)
+        return Contradiction(file, "vision_config names a block beyond its depth");
+    }
+  }
+  if (static_cast<int64_t>(vision.deepstack.size()) > c.layers) {
+    return Contradiction(file, "deepstack_visual_indexes has more entries than the text model has layers");
   }
   c.vision = vision;
-  c.image_token = top.Int("image_token_id", 248056);
-  c.video_token = top.Int("video_token_id", 248057);
-  c.vision_start_token = top.Int("vision_start_token_id", 248053);
-  c.vision_end_token = top.Int("vision_end_token_id", 248054);
+  const bool old = qwen2 || qwen3;  // vocabulary of Qwen2.5 and Qwen3
+  c.image_token = top.Int("image_token_id", old ? 151655 : 248056);
+  c.video_token = top.Int("video_token_id", old ? 151656 : 248057);
+  c.vision_start_token = top.Int("vision_start_token_id", old ? 151652 : 248053);
+  c.vision_end_token = top.Int("vision_end_token_id", old ? 151653 : 248054);
   return Status::Ok();
 }
 
@@ -201,6 +254,12 @@ std::string_view Name(Architecture architecture) {
       return "qwen3_5_moe";
     case Architecture::kQwen3Next:
       return "qwen3_next";
+    case Architecture::kQwen2_5Vl:
+      return "qwen2_5_vl";
+    case Architecture::kQwen3Vl:
+      return "qwen3_vl";
+    case Architecture::kQwen3VlMoe:
+      return "qwen3_vl_moe";
     case Architecture::kKimiLinear:
       return "kimi_linear";
     case Architecture::kGlm5Next:
@@ -241,12 +300,16 @@ Result<ModelConfig> ParseModelConfig(const std::string& json, const std::string&
   const bool kda = c.architecture == Architecture::kKimiLinear || c.architecture == Architecture::kGlm5Next;
   c.vocab = text.Int("vocab_size", 0);
   c.hidden = text.Int("hidden_size", 0);
-  c.intermediate = text.Int("intermediate_size", c.architecture == Architecture::kQwen3_5 ? 0 : 5632);
+  c.intermediate =
+      text.Int("intermediate_size",
+               c.architecture == Architecture::kQwen3_5Moe || c.architecture == Architecture::kQwen3Next ? 5632 : 0);
   c.layers = text.Int("num_hidden_layers", 0, 0, 1 << 14);
   c.heads = text.Int("num_attention_heads", 0);
   c.kv_heads = text.Int("num_key_value_heads", c.heads, 1);
-  // The Qwen families have 256 as class default, not hidden / heads.
-  c.head_dim = text.Int("head_dim", 256, kda ? 0 : 1);
+  // The hybrid families have 256 as class default, not hidden / heads.
+  const bool vl = IsVl(c.architecture);
+  const int64_t head_dim = vl ? std::max<int64_t>(1, c.hidden / std::max<int64_t>(1, c.heads)) : 256;
+  c.head_dim = text.Int("head_dim", head_dim, kda ? 0 : 1);
   c.max_positions = text.Int("max_position_embeddings", 32768, 1);
   c.norm_eps = text.Float("rms_norm_eps", text.Float("layer_norm_eps", text.Float("layer_norm_epsilon", 1e-6)));
   c.attention_bias = text.Bool("attention_bias", false);
@@ -288,7 +351,7 @@ Result<ModelConfig> ParseModelConfig(const std::string& json, const std::string&
     FLUVIAL_RETURN_IF_ERROR(CheckShapes(c, file));
     return c;
   }
-  FLUVIAL_RETURN_IF_ERROR(ReadRope(text, file, 0.25, c.rope));
+  FLUVIAL_RETURN_IF_ERROR(ReadRope(text, file, vl ? 1.0 : 0.25, c.rope));
   FLUVIAL_RETURN_IF_ERROR(ReadLayerTypes(text, file, c));
   ReadMoe(text, c, c.moe);
   FLUVIAL_RETURN_IF_ERROR(top.status());

@@ -17,9 +17,18 @@
 
 namespace fluvial::weights {
 
-enum class Architecture : uint8_t { kQwen3_5, kQwen3_5Moe, kQwen3Next, kKimiLinear, kGlm5Next };
+enum class Architecture : uint8_t {
+  kQwen3_5,
+  kQwen3_5Moe,
+  kQwen3Next,
+  kQwen2_5Vl,
+  kQwen3Vl,
+  kQwen3VlMoe,
+  kKimiLinear,
+  kGlm5Next,
+};
 
-/// "qwen3_5", "qwen3_5_moe", "qwen3_next", "kimi_linear", "glm5_next".
+/// "qwen3_5", "qwen3_5_moe", "qwen3_next", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "kimi_linear", "glm5_next".
 std::string_view Name(Architecture architecture);
 
 enum class LayerType : uint8_t { kFullAttention, kLinearAttention };
@@ -92,8 +101,10 @@ struct HyperConnectionConfig {
   int64_t iterations = 20;
 };
 
-/// Vision tower (Qwen3-VL shape).
+/// Vision tower: that of Qwen3-VL and Qwen3.5 (LayerNorm, GELU, a resampled position table), or that of Qwen2.5-VL
+/// (RMSNorm, SwiGLU, windows).
 struct VisionConfig {
+  bool windowed = false;  ///< Qwen2.5-VL
   int64_t depth = 27;
   int64_t hidden = 1152;
   int64_t intermediate = 4304;
@@ -103,8 +114,13 @@ struct VisionConfig {
   int64_t temporal_patch = 2;
   int64_t merge = 2;
   int64_t out_hidden = 3584;
-  int64_t positions = 2304;
+  int64_t positions = 2304;  ///< rows of the position table, a square number; 0 with `windowed`
   double rope_theta = 10000.0;
+  std::vector<int64_t> deepstack;  ///< blocks whose output also reaches the first text layers; Qwen3-VL
+  // `windowed` only.
+  int64_t window = 112;              ///< side in pixels
+  std::vector<int64_t> full_blocks;  ///< blocks that see the whole picture
+  double tokens_per_second = 4;      ///< of the time axis of positions
 };
 
 /// Vision tower of GLM-5.3. Nothing runs it yet; its parameters are counted.

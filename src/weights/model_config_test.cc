@@ -36,6 +36,59 @@ std::string Error(const std::string& text) {
 
 #define EXPECT_REFUSED(text, part) EXPECT_NE(Error(text).find(part), std::string::npos) << Error(text)
 
+/// As released: text fields at the top, old names.
+constexpr const char* kQwen2_5Vl = R"({
+  "architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": "qwen2_5_vl", "hidden_size": 3584,
+  "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
+  "vocab_size": 152064, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "max_position_embeddings": 128000,
+  "use_sliding_window": false, "sliding_window": 32768, "max_window_layers": 28, "tie_word_embeddings": false,
+  "torch_dtype": "bfloat16", "image_token_id": 151655, "video_token_id": 151656, "eos_token_id": 151645,
+  "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+  "vision_config": {"depth": 32, "hidden_act": "silu", "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16,
+    "in_chans": 3, "out_hidden_size": 3584, "patch_size": 14, "spatial_merge_size": 2, "spatial_patch_size": 14,
+    "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31], "tokens_per_second": 2, "temporal_patch_size": 2}})";
+
+constexpr const char* kQwen3Vl = R"({
+  "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl", "image_token_id": 151655,
+  "tie_word_embeddings": true,
+  "text_config": {"attention_bias": false, "dtype": "bfloat16", "head_dim": 128, "hidden_size": 2048,
+    "intermediate_size": 6144, "max_position_embeddings": 262144, "num_attention_heads": 16, "num_hidden_layers": 28,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_theta": 5000000, "vocab_size": 151936,
+    "rope_scaling": {"mrope_interleaved": true, "mrope_section": [24, 20, 20], "rope_type": "default"}},
+  "vision_config": {"deepstack_visual_indexes": [5, 11, 17], "depth": 24, "hidden_act": "gelu_pytorch_tanh",
+    "hidden_size": 1024, "in_channels": 3, "intermediate_size": 4096, "num_heads": 16, "num_position_embeddings": 2304,
+    "out_hidden_size": 2048, "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2}})";
+
+TEST(ModelConfig, VisionLanguageModels) {
+  const auto old = ParseModelConfig(kQwen2_5Vl, "config.json");
+  ASSERT_TRUE(old.ok()) << old.status().message();
+  EXPECT_EQ(old->architecture, Architecture::kQwen2_5Vl);
+  EXPECT_EQ(old->head_dim, 128);
+  EXPECT_EQ(old->rotary_dim(), 128);
+  EXPECT_EQ(old->CountLayers(LayerType::kFullAttention), 28);
+  EXPECT_EQ(old->rope.mrope_section, (std::vector<int64_t>{16, 24, 24}));
+  EXPECT_EQ(old->moe.experts, 0);
+  ASSERT_TRUE(old->vision.has_value());
+  EXPECT_TRUE(old->vision->windowed);
+  EXPECT_EQ(old->vision->full_blocks, (std::vector<int64_t>{7, 15, 23, 31}));
+  EXPECT_EQ(old->vision->tokens_per_second, 2);
+  EXPECT_EQ(old->vision->positions, 0);
+
+  const auto c = ParseModelConfig(kQwen3Vl, "config.json");
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  EXPECT_EQ(c->architecture, Architecture::kQwen3Vl);
+  EXPECT_FALSE(c->vision->windowed);
+  EXPECT_EQ(c->vision->deepstack, (std::vector<int64_t>{5, 11, 17}));
+  EXPECT_EQ(c->video_token, 151656);
+  EXPECT_TRUE(c->tied_embeddings);
+
+  EXPECT_REFUSED(With(kQwen2_5Vl, "\"use_sliding_window\": false", "\"use_sliding_window\": true"), "sliding_window");
+  EXPECT_REFUSED(With(kQwen2_5Vl, "15, 23, 31]", "15, 23, 32]"), "beyond its depth");
+  EXPECT_REFUSED(With(kQwen3Vl, "gelu_pytorch_tanh", "relu"), "hidden_act");
+  EXPECT_REFUSED(With(kQwen3Vl, "\"out_hidden_size\": 2048", "\"out_hidden_size\": 1024"), "out_hidden_size");
+  EXPECT_REFUSED(With(kQwen3Vl, "\"num_heads\": 16", "\"num_heads\": 3"), "multiple");
+}
+
 TEST(ModelConfig, NewSpelling) {
   const auto c = ParseModelConfig(kNewSpelling, "config.json");
   ASSERT_TRUE(c.ok()) << c.status().message();

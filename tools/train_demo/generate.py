@@ -86,7 +86,7 @@ def _group(net, enc, prompts, limit, length):
     return texts
 
 
-LIMITS = {"arithmetic": 64, "images": 112, "recall": 12}
+LIMITS = {"arithmetic": 64, "images": 112, "recall": 32}
 
 
 def accuracy(net, enc, model, kind, count=None):

@@ -55,6 +55,16 @@ def picture_items(seed, directory):
     return items
 
 
+def demo_picture(seed, directory):
+    """The picture that `make demo` asks about: a scene of the test side with four shapes of four kinds."""
+    rng = random.Random(seed)
+    while True:
+        image, objects = pictures.shapes_scene(rng, True)
+        if image.size == (160, 128) and len(objects) == 4 and len({o[1] for o in objects}) == 4 and len({o[2] for o in objects}) == 4:
+            image.save(os.path.join(directory, "demo.png"), optimize=True)
+            return
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="models")
@@ -69,6 +79,7 @@ def main():
         sets = {"arithmetic": arithmetic_items(args.seed), "recall": recall_items(args.seed + 1, lambda t: encode(t).ids, batches.RECALL_WORKING[family])}
         if family == "gdn":
             sets["images"] = picture_items(args.seed + 2, directory)
+            demo_picture(args.seed + 3, directory)
         for kind, items in sets.items():
             with open(os.path.join(directory, "eval", kind + ".jsonl"), "w", encoding="utf-8") as f:
                 f.writelines(json.dumps(item) + "\n" for item in items)

@@ -61,9 +61,9 @@ Check CheckChunk16(const Problem& p, const DeviceInfo& device) {
 }
 
 // H200, 2026-11-30 (docs/kernels/delta_rule_chunk16.md): microseconds per 16-token step of a sequence and head with one
-// CTA per SM, per launch, and what the balanced run takes beside its steps.
-constexpr double kKdaStepUs = 1.21, kGdnStepUs = 0.74;
-constexpr double kLaunchUs = 7, kBalancedUs = 16;
+// CTA per SM and per launch; the balanced run's steps, and what it takes beside them.
+constexpr double kKdaStepUs = 1.15, kGdnStepUs = 0.75, kLaunchUs = 7;
+constexpr double kKdaBalancedStepUs = 1.31, kGdnBalancedStepUs = 0.93, kBalancedUs = 46;
 
 double StepUs(const Problem& p) { return p.kda() ? kKdaStepUs : kGdnStepUs; }
 
@@ -97,7 +97,7 @@ int64_t BalancedParts(const Problem& p, const DeviceInfo& device) {
 double BalancedCost(const Problem& p, const DeviceInfo& device) {
   const int64_t parts = BalancedParts(p, device);
   const double chunks = static_cast<double>(BalancedWeight(p)) / static_cast<double>(parts) + 4;
-  return kBalancedUs + StepUs(p) * chunks;
+  return kBalancedUs + (p.kda() ? kKdaBalancedStepUs : kGdnBalancedStepUs) * chunks;
 }
 
 Check CheckBalanced(const Problem& p, const DeviceInfo& device) {
