@@ -80,14 +80,22 @@ asio::awaitable<Result<HttpReply>> Ask(Stream& stream, const Url& url, const Htt
 
 asio::awaitable<Result<HttpReply>> Connect(const Url& url, const HttpCall& call, const OnData& on_data) {
   const auto executor = co_await asio::this_coro::executor;
-  tcp::resolver resolver(executor);
-  auto [resolve_error, found] = co_await resolver.async_resolve(url.host, std::to_string(url.port), kTuple);
-  if (resolve_error) co_return Status::Failed("the host '" + url.host + "' is not known");
+  // An address needs no resolver, whose thread would be in the time of the request.
+  std::vector<tcp::endpoint> endpoints;
+  boost::system::error_code ignored;
+  const auto address = asio::ip::make_address(url.host, ignored);
+  if (!ignored) {
+    endpoints.emplace_back(address, url.port);
+  } else {
+    tcp::resolver resolver(executor);
+    auto [resolve_error, found] = co_await resolver.async_resolve(url.host, std::to_string(url.port), kTuple);
+    if (resolve_error) co_return Status::Failed("the host '" + url.host + "' is not known");
+    for (const auto& entry : found) endpoints.push_back(entry.endpoint());
+  }
   beast::tcp_stream stream(executor);
   stream.expires_after(call.timeout);
-  auto [connect_error, endpoint] = co_await stream.async_connect(found, kTuple);
+  auto [connect_error, endpoint] = co_await stream.async_connect(endpoints, kTuple);
   if (connect_error) co_return Broken(url, "cannot be reached", connect_error);
-  boost::system::error_code ignored;
   stream.socket().set_option(tcp::no_delay(true), ignored);
   if (!url.tls) co_return co_await Ask(stream, url, call, on_data);
 
