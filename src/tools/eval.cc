@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "measure/gsm8k.h"
+#include "server/image_input.h"
 #include "server/server.h"
 #include "tools/command.h"
 #include "tools/engine_flags.h"
@@ -36,6 +37,9 @@ Result<std::unique_ptr<server::Server>> ServeHere(const Options& o) {
   WarnOfUnusedBackends(options, *engine);
   FLUVIAL_ASSIGN_OR_RETURN(server::ServedModel model,
                            server::ServedModel::Load(options.model, {}, engine->info(), true));
+  if (engine->info().has_vision) {
+    FLUVIAL_ASSIGN_OR_RETURN(model.images, server::MakeImageInput(options.model, {}));
+  }
   server::ServerOptions s;
   s.http.port = 0;
   s.max_requests = 1 << 20;
