@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bundled trained models answer: sums worked line by line, a code looked up in a list, and saying so when they do
 // not know. The expected texts are the test sets' own answers (models/*/eval), which transformers writes too.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli_testkit.h"
@@ -59,6 +60,26 @@ TEST_P(DemoModelTest, SaysWhatItIsAndWhatItDoesNotKnow) {
   EXPECT_TRUE(Ask("Who are you?").starts_with("I am a small demo model of the Fluvial engine.")) << Ask("Who are you?");
   EXPECT_EQ(Ask("What is a river?"), "I do not know that. I am a very small demo model: ask me a short sum.\n");
 }
+
+class DemoPictureTest : public DemoModelTest {};
+
+TEST_P(DemoPictureTest, AnswersAboutPictures) {
+  const std::string model = Source("models/" + GetParam().model).string();
+  const std::vector<Json> items = Items("images", 30, 1000);
+  ASSERT_EQ(items.size(), 10u);
+  for (const Json& item : items) {
+    std::string images;
+    for (const Json& name : item["images"]) images += " --image " + model + "/" + name.get<std::string>();
+    const Ran r = Run("run " + model + " --device cpu --max-tokens 128 --dtype " + GetParam().dtype + images +
+                      " --chat --prompt '" + item["question"].get<std::string>() + "'");
+    EXPECT_EQ(r.status, 0) << r.err;
+    EXPECT_EQ(r.out, item["answer"].get<std::string>() + "\n") << item["question"] << images;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, DemoPictureTest,
+                         ::testing::Values(Case{"demo-gdn-vl", "float32"}, Case{"demo-gdn-vl", "bfloat16"}),
+                         [](const auto& test) { return test.param.dtype; });
 
 INSTANTIATE_TEST_SUITE_P(Models, DemoModelTest,
                          ::testing::Values(Case{"demo-gdn-vl", "float32"}, Case{"demo-gdn-vl", "bfloat16"},

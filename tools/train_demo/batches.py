@@ -15,7 +15,7 @@ from split import is_test
 
 GRIDS = [(6, 6), (6, 8), (8, 6), (8, 8), (6, 10), (8, 10), (10, 8)]
 PATCH_ROOM = 80
-# Whether a recall answer names the key first. Without that, attention without positions (demo-kda) did not learn to look codes up.
+# Whether a recall answer names the key first. In small trials demo-kda learned to bind keys and codes only so.
 RECALL_WORKING = {"gdn": False, "kda": True}
 
 

@@ -33,13 +33,13 @@ class ForwardTest(unittest.TestCase):
     def params(self, family):
         p = m.as_exported(m.init(family, 3))
         gen = torch.Generator().manual_seed(5)
-        for name, t in p.items():  # make norms, biases and gains matter
+        for name, t in p.items():  # make norms, biases and gains matter; factors of 8 keep bf16 values exact
             if t.dim() <= 1 and not name.endswith(m.FP32_NAMES):
                 p[name] = (t + 0.2 * torch.randn(t.shape, generator=gen)).to(torch.bfloat16).float()
             if name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight", "experts.down")):
                 p[name] = t * 8
             if name.endswith("f_b_proj.weight"):  # gates from about 0 to below -20: some channels forget everything at once
-                p[name] = t * 10
+                p[name] = t * 8
             if name.endswith("e_score_correction_bias"):
                 p[name] = 0.05 * torch.randn(t.shape, generator=gen)
         return p
