@@ -258,7 +258,7 @@ std::string CompareHtml(const Json& r) {
       "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" "
       "content=\"width=device-width\"><title>Comparison</title><style>body{font:15px/1.5 system-ui,sans-serif;"
       "max-width:920px;margin:2em auto;padding:0 1em;color:#222}table{border-collapse:collapse;margin:.5em 0}"
-      "td,th{border:1px solid #ccc;padding:.25em .6em;text-align:left;overflow-wrap:anywhere}th{background:#f3f3f3}"
+      "td,th{border:1px solid #ccc;padding:.25em .6em;text-align:left;overflow-wrap:break-word}th{background:#f3f3f3}"
       "svg{margin:.3em .6em .3em 0;max-width:100%;font-size:11px;fill:#444}svg .t{font-size:13px;font-weight:600}"
       "code{background:#f3f3f3;padding:.1em .3em;overflow-wrap:anywhere}</style><h1>Comparison</h1>";
   for (int side = 0; side < 2; ++side) {
