@@ -29,7 +29,6 @@ namespace vision = ops::vision_attention;
 using Json = nlohmann::ordered_json;
 
 struct Options {
-  std::string what;
   std::string op;
   std::string backends;
   std::string suite;
@@ -212,7 +211,6 @@ Result<std::string> AutoName(const std::string& line, const DeviceInfo& device) 
 }
 
 Status RunBench(const Options& o) {
-  if (o.what != "op") return Status::InvalidArgument("there is no benchmark '" + o.what + "'; benchmarks: op");
   if (!o.compare.empty()) {
     if (o.compare.size() != 2) return Status::InvalidArgument("--compare takes two files: OLD.json,NEW.json");
     FLUVIAL_ASSIGN_OR_RETURN(const std::string table, CompareRuns(o.compare[0], o.compare[1]));
@@ -279,12 +277,9 @@ Status RunBench(const Options& o) {
 
 }  // namespace
 
-Command AddBench(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("bench", "Time operators (bench op)");
+Command AddBenchOp(CLI::App& bench) {
+  CLI::App* app = bench.add_subcommand("op", "Kernels alone, against the floor of this machine");
   auto o = std::make_shared<Options>();
-  app->add_option("what", o->what, "op: kernels alone, against the floor of this machine")
-      ->required()
-      ->type_name("WHAT");
   app->add_option("--op", o->op, "Only this operator of the suite")->type_name("NAME");
   app->add_option("--backend", o->backends, "Backends to time, separated by commas; auto times what auto picks")
       ->type_name("A,B");

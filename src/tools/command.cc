@@ -26,6 +26,16 @@ const Command* FindCommand(std::span<const std::string> arguments, std::span<con
   return nullptr;
 }
 
+/// The subcommand of a command (bench serve) that the arguments name; else the command itself.
+const CLI::App* FindApp(std::span<const std::string> arguments, const CLI::App* app) {
+  for (const std::string& a : arguments) {
+    for (const CLI::App* sub : app->get_subcommands([](const CLI::App*) { return true; })) {
+      if (sub->get_name() == a) return sub;
+    }
+  }
+  return app;
+}
+
 /// Value of --config on the command line, else of FLUVIAL_CONFIG; removes it from `arguments`.
 Result<std::string> TakeConfigPath(std::vector<std::string>& arguments) {
   std::string path;
@@ -130,6 +140,7 @@ Result<std::vector<std::string>> ExpandConfig(std::span<const std::string> argum
     return Status::UnusableModel("--config: '" + path + "': " + e.what());
   }
   const std::string& name = command->app->get_name();
+  const CLI::App* app = FindApp(rest, command->app);
   std::vector<std::string> from_file;
   for (const CLI::ConfigItem& item : items) {
     if (item.name == "++" || item.name == "--") continue;  // CLI11's marks of a section's begin and end
@@ -141,8 +152,8 @@ Result<std::vector<std::string>> ExpandConfig(std::span<const std::string> argum
       return Status::InvalidArgument("--config: '" + path + "': there is no command for section [" +
                                      item.parents.front() + "]");
     }
-    const CLI::Option* option = command->app->get_option_no_throw("--" + item.name);
-    if (option == nullptr || option == command->app->get_help_ptr()) {
+    const CLI::Option* option = app->get_option_no_throw("--" + item.name);
+    if (option == nullptr || option == app->get_help_ptr()) {
       return Status::InvalidArgument("--config: '" + path + "': fluvial " + name + " has no option '" + item.name +
                                      "'; see fluvial " + name + " --help");
     }
@@ -157,7 +168,7 @@ Result<std::vector<std::string>> ExpandConfig(std::span<const std::string> argum
     }
     for (const std::string& value : item.inputs) from_file.push_back("--" + item.name + "=" + value);
   }
-  const auto at = std::find(rest.begin(), rest.end(), name);
+  const auto at = std::find(rest.begin(), rest.end(), app->get_name());
   rest.insert(at + 1, from_file.begin(), from_file.end());
   return rest;
 }

@@ -39,6 +39,12 @@ struct Command {
 
 Command AddBackends(CLI::App& root);
 Command AddBench(CLI::App& root);
+Command AddBenchOp(CLI::App& bench);
+Command AddBenchServe(CLI::App& bench);
+Command AddBenchLatency(CLI::App& bench);
+Command AddBenchThroughput(CLI::App& bench);
+Command AddCompare(CLI::App& root);
+Command AddEval(CLI::App& root);
 Command AddExplain(CLI::App& root);
 Command AddRun(CLI::App& root);
 Command AddServe(CLI::App& root);

@@ -25,6 +25,9 @@ constexpr const char* kExamples =
     "  fluvial backends                                  every operator, its backends, and which can run here\n"
     "  fluvial verify                                    backends against the fp64 reference\n"
     "  fluvial bench op --suite cpu                      kernels against the floor of this machine\n"
+    "  fluvial bench serve --num-prompts 100             load on a server: TTFT, TPOT, throughput\n"
+    "  fluvial eval gsm8k MODEL_OR_URL --data F.jsonl    exact match, with its interval\n"
+    "  fluvial compare --a ARGS --b ARGS                 two configurations, with a verdict\n"
     "  fluvial explain ./Qwen3.5-0.8B                    what auto would choose for a model, and why\n"
     "  fluvial inspect ./Qwen3.5-0.8B                    what a checkpoint is\n"
     "  fluvial tokenize ./Qwen3.5-0.8B --prompt hello    token ids\n"
@@ -43,11 +46,13 @@ int Main(int argc, char** argv) {
   root.require_subcommand(0, 1);
 
   const std::vector<Command> commands = {AddRun(root),      AddServe(root),  AddInspect(root), AddTokenize(root),
-                                         AddBackends(root), AddVerify(root), AddBench(root),   AddExplain(root)};
+                                         AddBackends(root), AddVerify(root), AddBench(root),   AddExplain(root),
+                                         AddEval(root),     AddCompare(root)};
   for (const Command& c : commands) {
     // Only for the help text: ExpandConfig takes --config out before parsing.
     c.app->add_option("--config", "File with options of this command, one `key = value` a line")->type_name("FILE");
     ReadEnvironment(*c.app);
+    for (CLI::App* sub : c.app->get_subcommands([](CLI::App*) { return true; })) ReadEnvironment(*sub);
   }
 
   const std::vector<std::string> given(argv + 1, argv + argc);
