@@ -151,7 +151,6 @@ Result<int> Serve(const Options& o) {
     FLUVIAL_ASSIGN_OR_RETURN(engine, Engine::Load(engine_options));
   }
   WarnOfUnusedBackends(engine_options, *engine);
-  LogInfo(engine->info().memory);
   FLUVIAL_ASSIGN_OR_RETURN(
       server::ServedModel model,
       server::ServedModel::Load(engine_options.model, o.names, engine->info(), o.generation_config == "auto"));
