@@ -157,6 +157,8 @@ TEST(DeltaRuleArgs, EveryTensorIsChecked) {
   };
   broken([](Call& c) { c.args.plan = nullptr; }, "no plan");
   broken([](Call& c) { c.args.q.dtype = DType::kF16; }, "q is fp16[65,1,16]: must be bf16[65,1,16]");
+  // Sequences come packed: a batch dim beside lengths is an error.
+  broken([](Call& c) { c.args.q = TensorView(c.args.q.data, DType::kBF16, {1, 65, 1, 16}); }, "q is bf16[1,65,1,16]");
   broken([](Call& c) { c.args.k.dims[0] = 64; }, "k is bf16[64,1,16]");
   broken([](Call& c) { c.args.v.data = nullptr; }, "v has no memory");
   broken([](Call& c) { c.args.v.strides[1] = 16; }, "only the outermost stride");

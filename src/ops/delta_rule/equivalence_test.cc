@@ -161,6 +161,24 @@ TEST(DeltaRuleEquivalence, PrefillIsDecodeAfterDecode) {
   }
 }
 
+// Any length, tails included: T tokens at once are T - 1 and a decode step.
+TEST(DeltaRuleEquivalence, OneTokenMoreIsOneDecodeStepMore) {
+  for (const Op op : kPrefills) {
+    const Op decode = op == Op::kGdnPrefill ? Op::kGdnDecode : Op::kKdaDecode;
+    Outcome shorter = RunOp(op, "cpu", {{11, 0, 0}}, {}, 1);
+    for (int64_t length = 1; length <= 130; ++length) {
+      const Outcome whole = RunOp(op, "cpu", {{11, 0, length}}, {}, 1);
+      const Outcome step = RunOp(decode, "cpu", {{11, length - 1, 1}}, shorter.state, 1);
+      std::vector<float> joined = shorter.out;
+      joined.insert(joined.end(), step.out.begin(), step.out.end());
+      const std::string what = std::string(Name(op)) + " of " + std::to_string(length);
+      ExpectClose(joined, whole.out, what);
+      ExpectClose(step.state[0], whole.state[0], what + ", state");
+      shorter = whole;
+    }
+  }
+}
+
 void ExpectBatchedPermutedAndThreadedAreBitEqual(const std::string& backend) {
   const std::vector<Sequence> batch = {{1, 0, 33}, {2, 0, 0}, {3, 0, 130}, {4, 0, 1}, {5, 0, 64}};
   for (const Op op : kPrefills) {
