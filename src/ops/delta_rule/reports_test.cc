@@ -243,16 +243,16 @@ TEST(DeltaRuleReports, LongKeysInHalfPrecision) {
   }
 }
 
-// A pool of 4200 slots 540672 elements apart, and token rows more than 2^31 elements apart, in memory that is reserved
+// A pool of 8200 slots 540672 elements apart, and token rows more than 2^32 elements apart, in memory that is reserved
 // but hardly touched.
 TEST(DeltaRuleReports, AddressesAreSixtyFourBit) {
   const auto reserve = [](int64_t elements) {
     return mmap(nullptr, static_cast<size_t>(elements) * 4, PROT_READ | PROT_WRITE,
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   };
-  constexpr int64_t kPitch = (int64_t{1} << 31) + 64, kSlotPitch = 540672, kSlots = 4200;
+  constexpr int64_t kPitch = (int64_t{1} << 32) + 64, kSlotPitch = 540672, kSlots = 8200;
   for (const std::string& op : kAll) {
-    const std::string line = op + "lens=2 hk=1 hv=2 k=16 v=16 io=fp32 gate_dtype=fp32 beta_dtype=fp32 alignment=4";
+    const std::string line = op + "lens=2 hk=1 hv=2 k=8 v=16 io=fp32 gate_dtype=fp32 beta_dtype=fp32 alignment=4";
     Call want(line, kSlots), call(line, 1);
     std::vector<std::pair<void*, int64_t>> areas;
     for (TensorView* t : {&call.args.q, &call.args.k, &call.args.v, &call.args.gate, &call.args.beta, &call.args.out}) {
@@ -264,13 +264,13 @@ TEST(DeltaRuleReports, AddressesAreSixtyFourBit) {
       t->data = to;
       t->strides[0] = kPitch;
     }
-    constexpr int64_t kState = 2 * 16 * 16;
+    constexpr int64_t kState = 2 * 16 * 8;
     areas.emplace_back(reserve(kSlotPitch * kSlots), kSlotPitch * kSlots);
     ASSERT_NE(areas.back().first, MAP_FAILED);
     auto* pool = static_cast<float*>(areas.back().first);
     const auto* last = static_cast<const float*>(want.args.state.data) + (kSlots - 1) * kState;
     std::memcpy(pool + (kSlots - 1) * kSlotPitch, last, kState * 4);
-    call.args.state = TensorView(pool, DType::kF32, {kSlots, 2, 16, 16}, {kSlotPitch, 256, 16, 1});
+    call.args.state = TensorView(pool, DType::kF32, {kSlots, 2, 16, 8}, {kSlotPitch, 128, 8, 1});
     const auto stream = MakeCpuStream(1);
     const SequencePlan plan = SequencePlan::Make(*stream, {{2}, {kSlots - 1}, {kSlots - 1}}).value();
     for (const std::string backend : {"cpu", "reference"}) {
